@@ -1,0 +1,1 @@
+"""The contract of Paceline: settings, the LLMDeployment resource, metric names and routes."""

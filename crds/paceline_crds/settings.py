@@ -1,0 +1,283 @@
+"""Every setting of the engine, declared once.
+
+The CRD's schema, the flags of `paceline serve`, the body of the live settings API, the tuner's
+grid and the reference in `docs/settings.md` are all generated from this model.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from paceline_crds.knob import ChangeClass, Knob
+
+LIVE = ChangeClass.LIVE
+RESTART = ChangeClass.RESTART
+
+
+class DType(StrEnum):
+    """Number format of activations; `Auto` is chosen by a measurement on the machine."""
+
+    AUTO = "Auto"
+    FLOAT32 = "Float32"
+    BFLOAT16 = "BFloat16"
+    FLOAT16 = "Float16"
+
+
+class KvCacheDType(StrEnum):
+    """Number format of the KV cache; `Auto` follows `dtype`."""
+
+    AUTO = "Auto"
+    FP8 = "FP8"
+
+
+class SchedulingPolicy(StrEnum):
+    """Order in which waiting requests are admitted and running ones get budget."""
+
+    FCFS = "Fcfs"
+    PRIORITY = "Priority"
+    FAIR = "Fair"
+
+
+class Batching(StrEnum):
+    """`Static` runs one batch to its end before the next; it exists to be compared with."""
+
+    CONTINUOUS = "Continuous"
+    STATIC = "Static"
+
+
+class SpeculativeMethod(StrEnum):
+    """Proposer of draft tokens."""
+
+    NONE = "None"
+    NGRAM = "Ngram"
+    SUFFIX = "Suffix"
+    DRAFT_MODEL = "DraftModel"
+    EAGLE = "Eagle"
+    MTP = "Mtp"
+
+
+class EngineSettings(BaseModel):
+    """Settings of one engine. Attributes are snake_case, names on every border camelCase.
+
+    A value of None means "not pinned": the engine derives it at start (see each help text).
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, strict=False
+    )
+
+    dtype: Annotated[DType, Knob(change=RESTART, spec="dtype")] = Field(
+        default=DType.AUTO, description="Number format of activations and KV cache."
+    )
+    max_model_len: Annotated[
+        int | None, Knob(change=RESTART, unit="tokens", spec="maxModelLen")
+    ] = Field(
+        default=None,
+        ge=8,
+        le=10_000_000,
+        description="Longest request, prompt plus output. Default: the model's own, capped to what "
+        "the KV cache holds.",
+    )
+    tensor_parallel_size: Annotated[
+        int, Knob(change=RESTART, unit="devices", spec="tensorParallelSize")
+    ] = Field(default=1, ge=1, le=64, description="Devices that share one copy of the model.")
+    batching: Annotated[Batching, Knob(change=RESTART)] = Field(
+        default=Batching.CONTINUOUS,
+        description="Static batching exists for comparison: a batch runs to its end before the "
+        "next one starts.",
+    )
+
+    scheduling_policy: Annotated[SchedulingPolicy, Knob(change=LIVE, spec="scheduling.policy")] = (
+        Field(
+            default=SchedulingPolicy.FCFS,
+            description="Who is admitted first and served first when the budget is short.",
+        )
+    )
+    max_num_batched_tokens: Annotated[
+        int,
+        Knob(
+            change=LIVE,
+            unit="tokens",
+            spec="scheduling.maxNumBatchedTokens",
+            boot_maximum="boot_max_num_batched_tokens",
+        ),
+    ] = Field(
+        default=2048,
+        ge=1,
+        le=1_048_576,
+        description="Token budget of one step, prompts and outputs together.",
+    )
+    max_num_seqs: Annotated[
+        int,
+        Knob(
+            change=LIVE,
+            unit="requests",
+            spec="scheduling.maxNumSeqs",
+            boot_maximum="boot_max_num_seqs",
+        ),
+    ] = Field(default=128, ge=1, le=65_536, description="Requests that run at the same time.")
+    boot_max_num_batched_tokens: Annotated[
+        int | None, Knob(change=RESTART, unit="tokens", spec="scheduling.bootMaxNumBatchedTokens")
+    ] = Field(
+        default=None,
+        ge=1,
+        le=1_048_576,
+        description="Largest token budget that memory is planned for. Default: twice "
+        "maxNumBatchedTokens.",
+    )
+    boot_max_num_seqs: Annotated[
+        int | None, Knob(change=RESTART, unit="requests", spec="scheduling.bootMaxNumSeqs")
+    ] = Field(
+        default=None,
+        ge=1,
+        le=65_536,
+        description="Most running requests that memory is planned for. Default: twice maxNumSeqs.",
+    )
+    inter_token_target_ms: Annotated[
+        int | None, Knob(change=LIVE, unit="ms", spec="scheduling.interTokenTargetMs")
+    ] = Field(
+        default=None,
+        ge=1,
+        le=600_000,
+        description="Target for the gap between two tokens of a stream; prefill is kept to what "
+        "fits. Default: spec.slo.itl.target, else off.",
+    )
+    long_prefill_tokens: Annotated[
+        int | None, Knob(change=LIVE, unit="tokens", spec="scheduling.longPrefillTokens")
+    ] = Field(
+        default=None,
+        ge=0,
+        le=1_048_576,
+        description="Most prompt tokens that one request computes in a step while others run; 0 "
+        "turns the cap off. Default: half of the token budget.",
+    )
+    priority_aging_s: Annotated[int, Knob(change=LIVE, unit="s", spec="scheduling.aging")] = Field(
+        default=30,
+        ge=0,
+        le=86_400,
+        description="Under policy Priority a waiting request gains one priority level each so many "
+        "seconds; 0 turns aging off.",
+    )
+    watermark: Annotated[str, Knob(change=LIVE, spec="scheduling.watermark")] = Field(
+        default="0.01",
+        pattern=r"^0(\.[0-9]{1,4})?$",
+        description="Share of the KV blocks that admission leaves free for running requests.",
+    )
+    queue_max_requests: Annotated[
+        int, Knob(change=LIVE, unit="requests", spec="scheduling.queue.maxRequests")
+    ] = Field(
+        default=1024,
+        ge=0,
+        le=1_000_000,
+        description="Waiting requests beyond which new ones are refused with 503 and Retry-After.",
+    )
+    queue_max_tokens: Annotated[
+        int, Knob(change=LIVE, unit="tokens", spec="scheduling.queue.maxTokens")
+    ] = Field(
+        default=4_000_000,
+        ge=0,
+        le=1_000_000_000,
+        description="Waiting prompt tokens beyond which new requests are refused with 503.",
+    )
+    queue_timeout_s: Annotated[
+        int, Knob(change=LIVE, unit="s", spec="scheduling.queue.timeout")
+    ] = Field(
+        default=600,
+        ge=0,
+        le=86_400,
+        description="A request that has not started after so long is answered with 408; 0 = never.",
+    )
+
+    kv_cache_dtype: Annotated[
+        KvCacheDType, Knob(change=RESTART, spec="kvCache.dtype")
+    ] = Field(default=KvCacheDType.AUTO, description="Number format of the KV cache.")
+    gpu_memory_utilization: Annotated[
+        str, Knob(change=RESTART, spec="kvCache.gpuMemoryUtilization")
+    ] = Field(
+        default="0.92",
+        pattern=r"^(0\.[0-9]{1,4}|1(\.0{1,4})?)$",
+        description="Share of the device's memory that the engine may use. On a CPU: of the memory "
+        "that is free at start, at most 4 GiB of it for KV.",
+    )
+    block_size: Annotated[int, Knob(change=RESTART, unit="tokens", spec="kvCache.blockSize")] = (
+        Field(default=16, ge=8, le=128, multiple_of=8, description="Tokens in one KV block.")
+    )
+    num_kv_blocks: Annotated[int | None, Knob(change=RESTART, unit="blocks")] = Field(
+        default=None,
+        ge=2,
+        le=100_000_000,
+        description="Number of KV blocks, instead of what the memory plan gives.",
+    )
+    prefix_caching: Annotated[
+        bool, Knob(change=LIVE, spec="kvCache.prefixCaching", flag="--enable-prefix-caching")
+    ] = Field(default=True, description="Reuse the KV blocks of equal prompt prefixes.")
+
+    speculative_method: Annotated[
+        SpeculativeMethod, Knob(change=RESTART, spec="speculative.method")
+    ] = Field(default=SpeculativeMethod.NONE, description="Proposer of draft tokens.")
+    speculative_num_tokens: Annotated[
+        int,
+        Knob(
+            change=LIVE,
+            unit="tokens",
+            spec="speculative.numTokens",
+            boot_maximum="boot_max_speculative_num_tokens",
+        ),
+    ] = Field(default=0, ge=0, le=32, description="Most draft tokens of a request in a step.")
+    boot_max_speculative_num_tokens: Annotated[
+        int | None, Knob(change=RESTART, unit="tokens", spec="speculative.bootMaxNumTokens")
+    ] = Field(
+        default=None,
+        ge=0,
+        le=32,
+        description="Most draft tokens that memory is planned for. Default: speculativeNumTokens.",
+    )
+
+    slo_ttft_ms: Annotated[int | None, Knob(change=LIVE, unit="ms", spec="slo.ttft.target")] = (
+        Field(default=None, ge=1, le=86_400_000, description="Target of time to first token.")
+    )
+    slo_itl_ms: Annotated[int | None, Knob(change=LIVE, unit="ms", spec="slo.itl.target")] = Field(
+        default=None,
+        ge=1,
+        le=86_400_000,
+        description="Target of the gap between two tokens: the 99th percentile of a request's own.",
+    )
+    slo_e2e_ms: Annotated[int | None, Knob(change=LIVE, unit="ms", spec="slo.e2e.target")] = Field(
+        default=None, ge=1, le=86_400_000, description="Target of a whole request's duration."
+    )
+
+    @model_validator(mode="after")
+    def _boot_maxima_bound_the_limits(self) -> "EngineSettings":
+        for name, knob in knobs().items():
+            if not knob.boot_maximum:
+                continue
+            value, boot = getattr(self, name), getattr(self, knob.boot_maximum)
+            if boot is not None and value > boot:
+                raise ValueError(
+                    f"{to_camel(name)} must be <= {to_camel(knob.boot_maximum)} ({boot}), got "
+                    f"{value}; raise {to_camel(knob.boot_maximum)}, which needs a restart"
+                )
+        return self
+
+    def booted(self) -> "EngineSettings":
+        """The same settings with every boot maximum resolved, as an engine has them once it runs."""
+        update: dict[str, Any] = {}
+        for name, knob in knobs().items():
+            if knob.boot_maximum and getattr(self, knob.boot_maximum) is None:
+                factor = 1 if name == "speculative_num_tokens" else 2
+                update[knob.boot_maximum] = factor * getattr(self, name)
+        return self.model_copy(update=update)
+
+    def on_border(self) -> dict[str, Any]:
+        """camelCase names and JSON values, as the live settings API shows them."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+def knobs() -> dict[str, Knob]:
+    """snake_case name -> metadata, in declaration order."""
+    return {
+        name: next(item for item in field.metadata if isinstance(item, Knob))
+        for name, field in EngineSettings.model_fields.items()
+    }

@@ -1,0 +1,1 @@
+"""The engine: a continuous-batching LLM server in small rooms."""

@@ -1,0 +1,1 @@
+"""Pure decisions: requests, blocks, schedule. No clock, no randomness, no torch."""

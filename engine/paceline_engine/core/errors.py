@@ -1,0 +1,32 @@
+"""Errors of the engine: one root, one subclass for each reaction."""
+
+
+class EngineError(Exception):
+    """Root of everything the engine raises on purpose."""
+
+
+class SettingRefused(EngineError):
+    """A settings change was not applied; nothing of it was.
+
+    Attributes:
+        status: 400 outside the bounds, 409 needs a restart, 412 stale revision.
+        field: camelCase name of the setting at fault, empty when none is.
+    """
+
+    def __init__(self, status: int, field: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.field = field
+
+
+class StartFailed(EngineError):
+    """The engine cannot start with this model on this machine.
+
+    Attributes:
+        reason: one of OutOfMemory, KVCacheTooSmall, DownloadFailed, AuthFailed, UnsupportedModel,
+            InvalidSettings.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason

@@ -1,0 +1,1 @@
+"""A step plan becomes tensors, tensors become tokens."""

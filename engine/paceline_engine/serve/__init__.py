@@ -1,0 +1,1 @@
+"""HTTP, the step loop and what connects them."""

@@ -1,0 +1,1 @@
+"""Fakes that behave: a clock, a runner, tiny models."""
