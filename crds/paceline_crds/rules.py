@@ -63,16 +63,20 @@ def duration_between(least_ms: int, most_ms: int) -> Rule:
     least, most = durations.format_ms(least_ms), durations.format_ms(most_ms)
     return Rule(
         f"duration(self) >= duration('{least}') && duration(self) <= duration('{most}')",
-        f"must be a duration from {least} to {most}; change it, or leave it out for the default",
+        f"must be a duration from {least} to {most}; write one in this range",
         lambda text: least_ms <= durations.parse_ms(text) <= most_ms,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ListType:
-    """`x-kubernetes-list-type`: a set, or a map by the keys given (camelCase)."""
+    """`x-kubernetes-list-type`: a map by the keys given (camelCase), else a set.
+
+    Atomic is for lists of objects without a key: the server knows no sets of objects.
+    """
 
     keys: tuple[str, ...] = ()
+    atomic: bool = False
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -83,12 +87,15 @@ class ListType:
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         json_schema = handler(schema)
-        json_schema["x-kubernetes-list-type"] = "map" if self.keys else "set"
+        kind = "map" if self.keys else "atomic" if self.atomic else "set"
+        json_schema["x-kubernetes-list-type"] = kind
         if self.keys:
             json_schema["x-kubernetes-list-map-keys"] = list(self.keys)
         return json_schema
 
     def _unique(self, items: list[Any]) -> list[Any]:
+        if self.atomic:
+            return items
         seen: set[Hashable] = set()
         for item in items:
             key = self._key(item)
@@ -100,6 +107,6 @@ class ListType:
 
     def _key(self, item: Any) -> Hashable:
         if not self.keys:
-            return item if isinstance(item, Hashable) else repr(item)
+            return str(item)
         dumped = item.model_dump(mode="json", by_alias=True)
         return ", ".join(str(dumped.get(key)) for key in self.keys)

@@ -47,7 +47,6 @@ def _convert(
         out.pop("propertyNames", None)
     if "items" in out:
         out["items"] = _convert(out["items"], definitions, ((*path, "*"), keep_defaults))
-        _make_atomic(out)
     return _ordered(out)
 
 
@@ -65,12 +64,6 @@ def _flatten(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
     if reference is not None:
         out = {**_flatten(definitions[reference.rpartition("/")[2]], definitions), **out}
     return out
-
-
-def _make_atomic(array: dict[str, Any]) -> None:
-    """A set of objects compares them whole, which the server wants to be said."""
-    if array.get("x-kubernetes-list-type") == "set" and array["items"].get("type") == "object":
-        array["items"]["x-kubernetes-map-type"] = "atomic"
 
 
 def _ordered(node: dict[str, Any]) -> dict[str, Any]:

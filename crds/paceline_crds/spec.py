@@ -1,5 +1,6 @@
 """`LLMDeployment.spec`: what a platform engineer writes."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
@@ -7,9 +8,10 @@ from pydantic import Field, StringConstraints
 
 from paceline_crds.fields import Text
 from paceline_crds.group import Group, settings_at
+from paceline_crds.knob import ChangeClass, Knob
 from paceline_crds.objective import Objective
 from paceline_crds.rules import ListType, Rule
-from paceline_crds.settings import border_name, knobs
+from paceline_crds.settings import EngineSettings, border_name, knobs
 from paceline_crds.spec_model import Model
 from paceline_crds.spec_network import Gateway, Monitoring, Service
 from paceline_crds.spec_pods import Drain, EnvVar, PodTemplate, Resources, Rollout
@@ -51,22 +53,42 @@ def _bounds_rule(name: str, boot_name: str) -> Rule:
         wanted, limit = value_at(spec, most), value_at(spec, boot)
         return wanted is None or limit is None or wanted <= limit
 
-    def cel(path: str) -> str:
-        return "self.?" + path.replace(".", ".?")
-
     return Rule(
-        f"!{cel(most)}.hasValue() || !{cel(boot)}.hasValue() || "
-        f"{cel(most)}.value() <= {cel(boot)}.value()",
+        f"!{_cel(most)}.hasValue() || !{_cel(boot)}.hasValue() || "
+        f"{_cel(most)}.value() <= {_cel(boot)}.value()",
         f"{most} must be <= {boot}; lower the tuner's bound, or raise {boot} (which replaces the "
         "pods)",
         holds,
     )
 
 
-def _flags_with_a_place_in_spec() -> tuple[str, ...]:
+def immutable_rules(declared: Mapping[str, Knob]) -> tuple[Rule, ...]:
+    """A transition rule for each setting that never changes; a manifest alone cannot break it."""
     return tuple(
-        knob.flag or "--" + name.replace("_", "-") for name, knob in knobs().items() if knob.spec
+        Rule(
+            f"{_cel(knob.spec)} == oldSelf{_cel(knob.spec).removeprefix('self')}",
+            f"{knob.spec} is immutable; keep its value, or create another LLMDeployment",
+            lambda _: True,
+        )
+        for knob in declared.values()
+        if knob.change is ChangeClass.IMMUTABLE and knob.spec
     )
+
+
+def _cel(path: str) -> str:
+    return "self.?" + path.replace(".", ".?")
+
+
+def _flags_with_a_place_in_spec() -> tuple[str, ...]:
+    taken = []
+    for name, knob in knobs().items():
+        if not knob.spec:
+            continue
+        flag = knob.flag or "--" + name.replace("_", "-")
+        taken.append(flag)
+        if EngineSettings.model_fields[name].annotation is bool:
+            taken.append("--no-" + flag.removeprefix("--"))
+    return tuple(taken)
 
 
 _TAKEN = _flags_with_a_place_in_spec()
@@ -124,6 +146,7 @@ class LLMDeploymentSpec(Group):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         *_tuner_stays_below_boot_maxima(),
+        *immutable_rules(knobs()),
         Rule(
             "!has(self.extraArgs) || self.extraArgs.all(arg, !(arg.split('=', 2)[0] in "
             f"[{', '.join(repr(flag) for flag in _TAKEN)}]))",

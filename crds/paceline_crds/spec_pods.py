@@ -190,7 +190,9 @@ class PodTemplate(Group):
     """Annotations added to the pods; ours win."""
     node_selector: Labels | None = None
     """Labels that a node must have."""
-    tolerations: Annotated[list[Toleration], Field(max_length=32), ListType()] | None = None
+    tolerations: Annotated[list[Toleration], Field(max_length=32), ListType(atomic=True)] | None = (
+        None
+    )
     """Taints that the pods tolerate."""
     priority_class_name: ObjectName | None = None
     """PriorityClass of the pods."""

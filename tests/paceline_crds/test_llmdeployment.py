@@ -65,15 +65,15 @@ def test_the_minimal_manifest_has_one_replica_and_pins_nothing() -> None:
         (
             "tuning: {mode: Off}",
             (
-                "spec.tuning.mode must be one of Off, Observe, Propose, Auto, got false; YAML reads "
-                "On, Off, Yes and No as booleans: put the word in quotes"
+                "spec.tuning.mode must be one of Off, Observe, Propose, Auto, got false; YAML "
+                "reads On, Off, Yes and No as booleans: put the word in quotes"
             ),
         ),
         (
             "slo: {ttft: {target: 1s, attainment: 0.95}}",
             (
-                'spec.slo.ttft.attainment must be a decimal from 0.5 to 0.9999 as text, such as "0.99"'
-                ', got 0.95; put the number in quotes: "0.95"'
+                "spec.slo.ttft.attainment must be a decimal from 0.5 to 0.9999 as text, such as "
+                '"0.99", got 0.95; put the number in quotes: "0.95"'
             ),
         ),
         (
