@@ -88,10 +88,6 @@ def test_the_minimal_manifest_has_one_replica_and_pins_nothing() -> None:
             ),
         ),
         (
-            "scheduling: {queue: {timeout:}}",
-            "spec.scheduling.queue: timeout must not be null; give a value or remove the line",
-        ),
-        (
             "env: [{name: A, value: x}, {name: A, value: y}]",
             "spec.env: has two entries with the same name (A); remove one",
         ),
@@ -99,6 +95,13 @@ def test_the_minimal_manifest_has_one_replica_and_pins_nothing() -> None:
 )
 def test_a_wrong_field_is_refused_with_its_path_and_what_to_do(lines: str, message: str) -> None:
     assert problems_of(with_spec(lines)) == message
+
+
+def test_a_null_is_the_same_as_absent() -> None:
+    spec = llmdeployment.loads(with_spec("scheduling:\nkvCache: {dtype:}")).spec
+    assert spec.scheduling is None
+    assert spec.kv_cache is not None
+    assert spec.kv_cache.model_fields_set == set()
 
 
 def test_every_problem_is_told_at_once() -> None:
