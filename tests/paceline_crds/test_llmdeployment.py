@@ -88,6 +88,13 @@ def test_the_minimal_manifest_has_one_replica_and_pins_nothing() -> None:
             ),
         ),
         (
+            "resources: {requests: {cpu: 0.5}}",
+            (
+                "spec.resources.requests.cpu must be a quantity such as 500m, 2 or 16Gi, got 0.5; "
+                'put the number in quotes: "0.5"'
+            ),
+        ),
+        (
             "env: [{name: A, value: x}, {name: A, value: y}]",
             "spec.env: has two entries with the same name (A); remove one",
         ),
