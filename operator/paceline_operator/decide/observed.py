@@ -89,7 +89,7 @@ class Config:
         field_manager: of every server-side apply, and so of the managedFields that are ours.
         operator_namespace, operator_labels: the operator's own pods, which the NetworkPolicy lets
             in at the admin port; without labels every pod of that namespace; without a namespace
-            every pod that may reach the network (an operator on a laptop comes over the node).
+            nobody (an operator on a laptop comes by port-forward, which no policy stops).
         known_kinds: kinds with a CustomResourceDefinition in this cluster (PodMonitor,
             InferencePool).
     """
