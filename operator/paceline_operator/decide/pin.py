@@ -107,8 +107,7 @@ def hash_of(child: Object) -> str:
 
 def boot_of(child: Object) -> Mapping[str, int]:
     """Boot maxima (camelCase) that a Deployment's pods were started with, as far as pinned."""
-    pinned = render_inputs.decode(objects.annotation(child, names.INPUTS_ANNOTATION))
-    return pinned.boot if pinned else {}
+    return render_inputs.boot_in(objects.annotation(child, names.INPUTS_ANNOTATION))
 
 
 def _rendered(parsed: Parsed, pinned: PinnedInputs) -> Template | None:

@@ -91,7 +91,7 @@ def _view(pod: Object, observed: Observed, gpu_resource: str) -> PodView:
     draining = objects.seconds(objects.annotation(pod, names.DRAINING_ANNOTATION))
     signs = [
         objects.created_at(pod),
-        _at(ready) if ready.get("status") == "True" else 0.0,
+        _at(ready),
         _at(scheduled) if scheduled.get("status") == "True" else 0.0,
         retiring or 0.0,
         draining or 0.0,

@@ -108,8 +108,6 @@ def decide(wish: Wish, groups: Iterable[Group], now: float) -> Rollout:
         for pod in group.active:
             if pod.uid in leaving:
                 step = retire.leave(pod, wish.waits, now, can_drain=wish.can_drain)
-            elif group is wanted:
-                step = retire.stay(pod, wish.waits, now)
             else:
                 step = retire.stay(pod, wish.waits, now)
             steps.take(pod, step, leaves=pod.uid in leaving)

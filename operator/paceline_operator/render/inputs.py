@@ -193,3 +193,21 @@ def settings_under(base: Resolved, pinned: PinnedInputs) -> EngineSettings | Non
         return EngineSettings(**given)
     except ValidationError:
         return None
+
+
+def boot_values(settings: EngineSettings) -> dict[str, Any]:
+    """Settings (snake_case) of a template that need new pods, as `status.effective` shows them."""
+    return {
+        name: getattr(settings, name)
+        for name, knob in knobs().items()
+        if knob.change is not ChangeClass.LIVE
+    }
+
+
+def boot_in(annotation: str) -> Mapping[str, int]:
+    """Boot maxima (camelCase) that an annotation of any version names."""
+    try:
+        boot = objects.mapping(json.loads(annotation), "boot")
+    except ValueError:
+        return {}
+    return {name: value for name, value in boot.items() if isinstance(value, int)}

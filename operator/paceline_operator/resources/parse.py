@@ -58,10 +58,13 @@ class Refused:
 
 
 def parse(document: Mapping[str, Any]) -> Parsed | Refused:
-    """Read an object from the API. Fields of a newer schema are ignored, not refused."""
+    """Read an object from the API. Fields of a newer schema are ignored, not refused.
+
+    A status that cannot be read is a lost one: it never makes a spec wrong.
+    """
     identity = identify(document)
     try:
-        deployment = llmdeployment.parse(dict(document), strict=False)
+        deployment = _read(document)
         base = resolve.resolve(deployment.spec)
     except (InvalidManifest, InvalidSettings) as error:
         return Refused(identity=identity, reason=ConfigReason.INVALID, message=str(error))
@@ -72,6 +75,14 @@ def parse(document: Mapping[str, Any]) -> Parsed | Refused:
     entries = (tuning.overlay if tuning else None) or ()
     wanted = overlay.lay_over(base, entries, deployment.spec)
     return Parsed(identity=identity, deployment=deployment, base=base, wanted=wanted)
+
+
+def _read(document: Mapping[str, Any]) -> LLMDeployment:
+    try:
+        return llmdeployment.parse(dict(document), strict=False)
+    except InvalidManifest:
+        without = {key: value for key, value in document.items() if key != "status"}
+        return llmdeployment.parse(without, strict=False)
 
 
 def identify(document: Mapping[str, Any]) -> Identity:
