@@ -13,7 +13,7 @@ from paceline_crds.spec_pods import GPU_RESOURCE, RolloutStrategy
 from paceline_operator.decide import pin
 from paceline_operator.decide.conditions import Refusal
 from paceline_operator.decide.observed import EngineReading, Object, Observed
-from paceline_operator.render import inputs, names, paceline, settings_map, waits
+from paceline_operator.render import inputs, paceline, settings_map, waits
 from paceline_operator.render.pods import Template
 from paceline_operator.render.settings_map import Recorded, Values
 from paceline_operator.render.waits import Waits
@@ -138,8 +138,3 @@ def of_refused(
         values=recorded.values if recorded else None,
         refusal=Refusal(reason=refused.reason.value, message=refused.message),
     )
-
-
-def hash_of_pod(pod: Object) -> str:
-    """Template hash of a pod."""
-    return objects.labels(pod).get(names.HASH_LABEL, "")

@@ -149,12 +149,12 @@ def events(made: Iterable[Verdict], before: Iterable[Mapping[str, Any]]) -> tupl
     old = {item.get("type"): (item.get("status"), item.get("reason")) for item in before}
     told: dict[str, Event] = {}
     for verdict in made:
-        if verdict.type not in _TOLD or old.get(verdict.type.value) == (
-            verdict.status.value,
-            str(verdict.reason),
-        ):
+        was = old.get(verdict.type.value)
+        if verdict.type not in _TOLD or was == (verdict.status.value, str(verdict.reason)):
             continue
-        if verdict.type not in old and not _is_news(verdict):
+        if was is None and not _is_news(verdict):
+            continue
+        if was is not None and {str(was[1]), str(verdict.reason)} <= _ON_THE_WAY:
             continue
         event = Event(
             type="Warning" if verdict.is_bad else "Normal",
@@ -165,6 +165,8 @@ def events(made: Iterable[Verdict], before: Iterable[Mapping[str, Any]]) -> tupl
     return tuple(told.values())
 
 
+_ON_THE_WAY = frozenset({Stage.ROLLING_OUT, Stage.WAITING_FOR_IDLE, Stage.DRAINING})
+"""Stages that alternate for each pod; one event for the roll-out is enough."""
 _TOLD = frozenset({C.READY, C.PROGRESSING, C.CONFIG_VALID, C.DEGRADED})
 
 

@@ -48,8 +48,9 @@ def plan(observed: Observed, now: float) -> Plan:
     if result.identity.instance != observed.config.instance:
         return NOTHING
     mine = children.sort(observed, result.identity)
-    views = pod_view.views(observed, case.gpu_resource(result))
     deployments = mine.all("Deployment")
+    born = {pin.hash_of(child): objects.created_at(child) for child in deployments}
+    views = pod_view.views(observed, born, case.gpu_resource(result))
     maps = _maps(mine)
     if isinstance(result, Parsed):
         wanted = case.of_parsed(result, deployments, _readings(views), observed)

@@ -60,9 +60,22 @@ class PodView:
         return self.draining_since is not None or self.drain_phase != "Serving"
 
 
-def views(observed: Observed, gpu_resource: str = GPU_RESOURCE) -> tuple[PodView, ...]:
-    """All pods, by name."""
-    made = [_view(pod, observed, gpu_resource) for pod in observed.pods if objects.name(pod)]
+def views(
+    observed: Observed, born: Mapping[str, float], gpu_resource: str = GPU_RESOURCE
+) -> tuple[PodView, ...]:
+    """The pods, by name.
+
+    Args:
+        observed: has the pods.
+        born: template hash -> when its Deployment was created. A pod that is older belonged to
+            another Deployment of that name, and is about to be collected.
+        gpu_resource: the device that a pod may lack room for.
+    """
+    made = [
+        _view(pod, observed, gpu_resource)
+        for pod in observed.pods
+        if objects.name(pod) and objects.created_at(pod) >= born.get(_hash(pod), 0.0)
+    ]
     return tuple(sorted(made, key=lambda view: view.name))
 
 
@@ -100,7 +113,7 @@ def _view(pod: Object, observed: Observed, gpu_resource: str) -> PodView:
     return PodView(
         name=name,
         uid=uid,
-        hash=objects.labels(pod).get(names.HASH_LABEL, ""),
+        hash=_hash(pod),
         is_active=is_active,
         is_terminating=is_terminating,
         can_serve=is_active and ready.get("status") == "True" and not denies,
@@ -113,6 +126,10 @@ def _view(pod: Object, observed: Observed, gpu_resource: str) -> PodView:
         progress_at=max(signs),
         reading=reading,
     )
+
+
+def _hash(pod: Object) -> str:
+    return objects.labels(pod).get(names.HASH_LABEL, "")
 
 
 def _at(condition: Object) -> float:

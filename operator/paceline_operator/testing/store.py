@@ -119,7 +119,9 @@ class Store:
             gone = [
                 key
                 for key, item in self.objects.items()
-                if (owner := objects.controller_uid(item)) and owner not in alive
+                if key[0] != "Pod"  # these end gracefully, by the kubelet
+                and (owner := objects.controller_uid(item))
+                and owner not in alive
             ]
             if not gone:
                 return

@@ -146,17 +146,17 @@ class World:
                 if action.stops_plan or refused.code == 409:
                     return
 
-    def reconcile(self) -> Plan:
-        """One turn of the operator."""
+    def reconcile(self, at_most: int | None = None) -> Plan:
+        """One turn of the operator, which may be killed after so many actions."""
         plan = self.plan()
-        self.carry_out(plan)
+        self.carry_out(plan, at_most=at_most)
         return plan
 
-    def settle(self, max_rounds: int = MAX_ROUNDS) -> None:
+    def settle(self, max_rounds: int = MAX_ROUNDS, *, at_most: int | None = None) -> None:
         """Until nothing is written and nothing is waited for, and the cluster is still."""
         for _ in range(max_rounds):
             before = self._fingerprint()
-            plan = self.reconcile()
+            plan = self.reconcile(at_most)
             self.tick()
             if not plan.actions and before == self._fingerprint():
                 if plan.requeue_after_s is None:
@@ -171,7 +171,10 @@ class World:
         self.now += seconds
         for item in self.store.of_kind("Deployment"):
             self._scale(item)
+        owners = {item["metadata"]["uid"] for item in self.store.of_kind("Deployment")}
         for pod in self.store.of_kind("Pod"):
+            if objects.controller_uid(pod) not in owners and not objects.is_deleted(pod):
+                self._end(pod)
             self._run(pod)
 
     def pods(self, digest: str | None = None) -> list[Object]:
@@ -182,6 +185,22 @@ class World:
             if not objects.is_deleted(pod)
             and digest in {None, objects.labels(pod).get(names.HASH_LABEL)}
         ]
+
+    def shape(self) -> dict[str, Any]:
+        """The end state without uids, versions, times and names of pods: for comparisons."""
+        children = {
+            f"{kind}/{name}": _bare(item)
+            for (kind, name), item in sorted(self.store.objects.items())
+            if kind not in {"Pod", llmdeployment.KIND}
+        }
+        pods = sorted(
+            (objects.labels(pod).get(names.HASH_LABEL, ""), bool(objects.is_deleted(pod)))
+            for pod in self.store.of_kind("Pod")
+        )
+        live = sorted(
+            json.dumps(engine.settings, sort_keys=True) for engine in self.engines.values()
+        )
+        return {"children": children, "pods": pods, "engines": live, "status": _told(self.status)}
 
     def condition(self, kind: str) -> tuple[str, str]:
         """Status and reason of a condition of the LLMDeployment."""
@@ -259,7 +278,8 @@ class World:
 
     def _scale(self, deployment: Object) -> None:
         digest = objects.labels(deployment).get(names.HASH_LABEL, "")
-        mine = self.pods(digest)
+        uid = objects.uid(deployment)
+        mine = [pod for pod in self.pods(digest) if objects.controller_uid(pod) == uid]
         wanted = deployment["spec"]["replicas"]
         for _ in range(wanted - len(mine)):
             self._make(deployment)
@@ -278,6 +298,7 @@ class World:
             "uid": uid,
             "resourceVersion": version,
             "creationTimestamp": objects.timestamp(self.now),
+            "ownerReferences": [{"uid": objects.uid(deployment), "controller": True}],
         }
         pod["status"] = {"phase": "Pending", "conditions": []}
         self.store.objects["Pod", name] = pod
@@ -354,6 +375,31 @@ class World:
             listed.remove(old)
         listed.append(fresh)
         self.store.touch(pod)
+
+
+def _bare(item: Mapping[str, Any]) -> dict[str, Any]:
+    """What was applied, without what differs from run to run."""
+    kept = {key: copy.deepcopy(item[key]) for key in ("spec", "data") if key in item}
+    if "settings.json" in kept.get("data", {}):
+        kept["data"]["settings.json"] = json.loads(kept["data"]["settings.json"])["settings"]
+    return kept
+
+
+def _told(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Status without times, generations and revisions."""
+    told = {
+        key: value for key, value in status.items() if key not in {"observedGeneration", "tuning"}
+    }
+    told.pop("settingsRevision", None)
+    told["conditions"] = [
+        {key: item[key] for key in ("type", "status", "reason", "message")}
+        for item in told.get("conditions", [])
+    ]
+    told["effective"] = [
+        {key: item[key] for key in ("name", "value", "source")}
+        for item in told.get("effective", [])
+    ]
+    return told
 
 
 def _first_to_delete(pod: Object) -> tuple[Any, ...]:
