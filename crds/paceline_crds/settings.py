@@ -5,6 +5,7 @@ grid and the reference in `docs/settings.md` are all generated from this model.
 """
 
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -290,8 +291,9 @@ def border_name(name: str) -> str:
     return EngineSettings.model_fields[name].alias or to_camel(name)
 
 
+@cache
 def knobs() -> dict[str, Knob]:
-    """snake_case name -> metadata, in declaration order."""
+    """snake_case name -> metadata, in declaration order. Shared: not to be changed."""
     return {
         name: next(item for item in field.metadata if isinstance(item, Knob))
         for name, field in EngineSettings.model_fields.items()

@@ -39,6 +39,7 @@ class Reason(StrEnum):
     NOT_STARTED = "NotStarted"
     NOT_BUILT = "NotBuilt"
     NOT_EVALUATED = "NotEvaluated"
+    KIND_MISSING = "KindMissing"
     NO_TARGET = "NoTarget"
     TUNING_OFF = "Off"
     AS_EXPECTED = "AsExpected"
@@ -78,6 +79,7 @@ class Facts:
         wrong_model: a name that an engine gave instead of the wanted one.
         model_phase: phase of the start that is furthest, empty if unknown.
         contended: `Kind/name` of children that somebody else keeps changing.
+        missing_kinds: kinds that spec asks for and this cluster does not know.
         waiting_for: `Kind/name` of children of another owner.
         is_adopted: the template is left as it stands.
     """
@@ -103,6 +105,7 @@ class Facts:
     has_targets: bool = False
     is_tuning_off: bool = False
     contended: tuple[str, ...] = ()
+    missing_kinds: tuple[str, ...] = ()
 
 
 def verdicts(facts: Facts) -> tuple[Verdict, ...]:
@@ -321,6 +324,12 @@ def _degraded(facts: Facts) -> Verdict:
             Reason.CHILD_CONTENDED,
             f"somebody else keeps changing {', '.join(facts.contended)}, which this operator "
             "writes; it is left alone until that ends",
+        )
+    if facts.missing_kinds:
+        return bad(
+            Reason.KIND_MISSING,
+            f"spec asks for {', '.join(facts.missing_kinds)}, which this cluster does not know; "
+            "install its CustomResourceDefinition or take it out of spec",
         )
     if facts.is_adopted:
         return bad(

@@ -7,6 +7,7 @@ from typing import Any
 from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import border_name, knobs
 from paceline_crds.source import Source
+from paceline_crds.spec import value_at
 from paceline_crds.spec_tuning import TuningMode
 from paceline_operator.decide import conditions, failures, rollout, status
 from paceline_operator.decide.actions import Event
@@ -106,7 +107,17 @@ class Round:
             has_targets=spec is not None and spec.slo is not None,
             is_tuning_off=tuning is not None and tuning.mode is TuningMode.OFF,
             contended=self.contended,
+            missing_kinds=self._missing_kinds(),
         )
+
+    def _missing_kinds(self) -> tuple[str, ...]:
+        """A PodMonitor is written where it can be; only one that spec turns on is missed."""
+        spec, known = self.case.spec, self.observed.config.known_kinds
+        asked = {
+            "PodMonitor": spec is not None and value_at(spec, "monitoring.podMonitor.enabled"),
+            "InferencePool": spec is not None and value_at(spec, "gateway.inferencePool"),
+        }
+        return tuple(kind for kind, is_asked in asked.items() if is_asked and kind not in known)
 
     def _wanted(self) -> tuple[PodView, ...]:
         return tuple(pod for pod in self.views if pod.is_active and pod.hash == self.case.hash)

@@ -68,7 +68,7 @@ def parse(document: Mapping[str, Any]) -> Parsed | Refused:
         base = resolve.resolve(deployment.spec)
     except (InvalidManifest, InvalidSettings) as error:
         return Refused(identity=identity, reason=ConfigReason.INVALID, message=str(error))
-    if problems := support.not_supported(deployment.spec):
+    if problems := support.not_supported(deployment.spec, base.settings):
         message = "\n".join(problems)
         return Refused(identity=identity, reason=ConfigReason.NOT_SUPPORTED, message=message)
     tuning = deployment.status.tuning if deployment.status else None
