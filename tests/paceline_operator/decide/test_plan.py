@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -262,6 +263,7 @@ def observed_in_the_middle_of_a_rollout() -> Observed:
     return world.observe()
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_no_damage_to_what_is_observed_makes_it_raise(data: st.DataObject) -> None:
