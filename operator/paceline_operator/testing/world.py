@@ -65,6 +65,7 @@ class World:
         self.journal: list[str] = []
         self.events: list[Event] = []
         self.rewrites: dict[str, int] = {}
+        self.admin_token_digests: tuple[str, ...] = ("ab" * 32,)
         self.num_pods_made = 0
         self.name = name
         self.create(spec)
@@ -128,7 +129,7 @@ class World:
                 },
                 inputs=self.inputs,
                 config=self.config,
-                admin_token_digests=("ab" * 32,),
+                admin_token_digests=self.admin_token_digests,
                 rewrites=self.rewrites,
             )
         )
