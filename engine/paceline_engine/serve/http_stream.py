@@ -3,14 +3,13 @@
 The load client and the replicas' proxy share the machine's cores with the engine, so what they
 spend per token counts. This is a bare asyncio protocol on httptools' C parser with one connection
 per request: no pool, no stale connection, and the end of the connection is the end of the answer.
-Measured on two cores (2,000 events of one token, loopback): see `engine/README.md`.
 """
 
 import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from typing import Self
+from typing import Self, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -61,15 +60,14 @@ class ResponseStream(asyncio.Protocol):
         self._queued_bytes = 0
         self._is_whole = False
         self._is_over = False
+        self._has_no_body = False
         self._cause: str = ""
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
-        if not isinstance(transport, asyncio.Transport):  # pragma: no cover - TCP gives no other
-            raise TypeError(f"need a stream transport, got {type(transport).__name__}")
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
@@ -187,7 +185,9 @@ class ResponseStream(asyncio.Protocol):
 
     def _ends_with_connection(self) -> bool:
         framed = {b"content-length", b"transfer-encoding"}
-        return self.status >= 200 and not any(name in framed for name, _ in self.headers)
+        return self.status >= 200 and (
+            self._has_no_body or not any(name in framed for name, _ in self.headers)
+        )
 
     def _finish(self) -> None:
         self._is_over = True
@@ -218,6 +218,7 @@ class ResponseStream(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(connect_timeout_s):
             transport, stream = await loop.create_connection(cls, parts.hostname, port, ssl=secure)
+        stream._has_no_body = method == "HEAD"
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         lines = [f"{method} {target} HTTP/1.1".encode("latin-1")]
         if not any(name.lower() == b"host" for name, _ in headers):
