@@ -86,7 +86,8 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """Where the start is. Phases: Spawning, Importing, Loading, Measuring, Planning, Ready, Failed.
+    """Where the start is. Phases: Spawning, Importing, Fetching, Loading, Measuring, Planning, Ready,
+    Failed.
 
     Attributes:
         progress: 0..1 within the phase.
@@ -138,12 +139,25 @@ class SettingsChange:
 class EngineClient(Protocol):
     """All that the HTTP process may ask of the step loop."""
 
-    startup: Startup
-    info: EngineInfo | None
-    """None until startup.phase is Ready."""
-    heartbeat: Heartbeat
-    stats: StatsSnapshot
-    """The latest snapshot; pushed at least with every step that finished a request and when idle."""
+    @property
+    def startup(self) -> Startup:
+        """Where the start is; phase Failed also when the engine ended later."""
+        ...
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """None until startup.phase is Ready."""
+        ...
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """Progress of the step loop as of now."""
+        ...
+
+    @property
+    def stats(self) -> StatsSnapshot:
+        """The latest snapshot; pushed with every step that finished a request and when idle."""
+        ...
 
     async def submit(self, request: Request) -> OutputStream:
         """Hand over one request.
@@ -166,7 +180,9 @@ class EngineClient(Protocol):
         """The settings in force."""
         ...
 
-    async def patch_settings(self, changes: Mapping[str, Any], revision: int | None) -> SettingsChange:
+    async def patch_settings(
+        self, changes: Mapping[str, Any], revision: int | None
+    ) -> SettingsChange:
         """Change live settings between two steps, all or nothing.
 
         Raises:
