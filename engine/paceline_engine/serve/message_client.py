@@ -276,13 +276,13 @@ class MessageClient:
         )
 
     def end_streams(self, message: str) -> None:
-        """End every request here and now, with an error that its reader gets, and abort it."""
+        """End every request here and now: its reader gets this message, the engine an abort."""
         for request_id, stream in list(self._streams.items()):
             self.abort(request_id)
             stream.end(
                 Finished(
                     request_id=request_id,
-                    reason=FinishReason.ERROR,
+                    reason=FinishReason.ABORT,
                     num_prompt_tokens=stream.num_prompt_tokens,
                     num_output_tokens=0,
                     message=message,
