@@ -17,7 +17,7 @@ SLO_FACTORS = (0.5, 0.8, 1.0, 1.25, 2.0)
 """Multiples of a target at which observations are counted."""
 SLO_WITHIN = ("0.5", "0.8", "1", "1.25", "2", "inf")
 BLOCK_STATES = ("active", "cached", "free")
-STEP_PARTS = ("schedule", "host", "device", "apply", "other")
+STEP_PARTS = ("schedule", "host", "device", "apply")
 TOKEN_KINDS = ("prompt", "generation")
 
 _ITL = (
@@ -109,6 +109,7 @@ ITERATION_TOKENS = "vllm:iteration_tokens_total"
 RECOMPUTED = "paceline:recomputed_tokens_total"
 DISCARDED = "paceline:discarded_tokens_total"
 BLOCKS = "paceline:kv_blocks"
+BLOCK_SHARES = "paceline:kv_blocks_share"
 KV_USAGE_HISTOGRAM = "paceline:kv_cache_usage"
 STEP_SECONDS = "paceline:step_seconds_total"
 STEP_DURATION = "paceline:step_duration_seconds"
@@ -198,9 +199,14 @@ _ALL = (
     _counter(RECOMPUTED, "Tokens computed again because preemption took their blocks."),
     _counter(DISCARDED, "Tokens computed but given to nobody: behind a stop, or void."),
     _gauge(BLOCKS, "KV blocks by state; active includes those that a step still uses.", "state"),
+    _gauge(BLOCK_SHARES, "Share of the KV blocks by state; the three add up to 1.", "state"),
     _histogram(KV_USAGE_HISTOGRAM, "Share of active KV blocks, once per step.", _USAGE),
     _counter(STEPS, "Steps."),
-    _counter(STEP_SECONDS, "Where the time of steps went.", "part"),
+    _counter(
+        STEP_SECONDS,
+        "Where the time of steps went; the rate of part device is its busy share.",
+        "part",
+    ),
     _histogram(STEP_DURATION, "A step from its plan to its result.", _STEP),
     _histogram(STEP_BUDGET_USED, "Computed tokens of a step over the token budget.", _USAGE),
     _gauge(WAITING_BY_REASON, "Requests that wait, by what they wait for.", "reason"),

@@ -38,7 +38,7 @@ def ending(
     index: int,
     token: int,
 ) -> FinishReason | None:
-    """How `token` at output `index` ends the request, None if it goes on; `output_limit` is `limit`."""
+    """How `token` at output `index` ends the request, None if it goes on. Limit: `output_limit`."""
     if index >= params.min_tokens and token in stop_ids(params, eos_token_ids):
         return FinishReason.STOP
     return FinishReason.LENGTH if index + 1 >= limit else None
