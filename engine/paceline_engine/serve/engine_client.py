@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paceline_crds.settings import EngineSettings
-
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, Refusal, Request
 from paceline_engine.core.stats import StatsSnapshot

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from paceline_crds.settings import EngineSettings
 
+from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason, Request
