@@ -233,10 +233,10 @@ class StepLoop:
             change = self._book.patch(message.changes, message.revision)
         except SettingRefused as refused:
             return CallRefused(message.call_id, refused.status, refused.field, str(refused))
-        book = self._book
-        self._scheduler.apply_settings(book.settings, now)
+        state = self._book.state
+        self._scheduler.apply_settings(state.settings, now)
         self._recorder.settings_applied(
-            book.settings, generation=book.generation, revision=book.revision
+            state.settings, generation=state.generation, revision=state.revision
         )
         self._is_stats_stale = True
         return Answer(message.call_id, change)
@@ -244,10 +244,11 @@ class StepLoop:
     def _answer(self, what: str, limit: int, now: float) -> Any:
         match what:
             case "settings":
+                state = self._book.state
                 return {
-                    "settings": self._book.settings.on_border(),
-                    "generation": self._book.generation,
-                    "revision": self._book.revision,
+                    "settings": state.settings.on_border(),
+                    "generation": state.generation,
+                    "revision": state.revision,
                 }
             case "requests":
                 return self._scheduler.describe(now)
