@@ -67,6 +67,11 @@ def attention(
 
     Args:
         x: [tokens, hidden], normed.
+        layer: weights of this layer.
+        config: sizes of the model.
+        sliding_window: keys that a query sees, its own included; None: all.
+        batch: where the tokens stand.
+        cos_sin: [positions, head_dim], of `rotary_table`.
         kv: this layer's keys and values, [num_blocks, block_size, kv_heads, head_dim] each;
             written at `batch.slot_mapping`.
 
@@ -76,7 +81,7 @@ def attention(
     tokens = x.shape[0]
     qkv = ops.linear(x, layer.qkv)
     sizes = (config.q_size, config.kv_size, config.kv_size)
-    q, k, v = (part.view(tokens, -1, config.head_dim) for part in qkv.split(sizes, dim=-1))
+    q, k, v = (part.view(tokens, -1, config.head_dim) for part in torch.split(qkv, sizes, dim=-1))
     if layer.q_norm is not None and layer.k_norm is not None:
         q = _head_norm(q, layer.q_norm, config.rms_norm_eps)
         k = _head_norm(k, layer.k_norm, config.rms_norm_eps)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.model.config import ModelConfig
-from paceline_kernels import ops
+from paceline_kernels.linear import LinearWeight
 
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
 """Tensors that old checkpoints carry and nobody reads."""
@@ -28,13 +28,13 @@ class LayerWeights:
     """One layer. Norms are [hidden] (or [head_dim] over heads); the rest are prepared linears."""
 
     input_norm: Tensor
-    qkv: ops.LinearWeight
+    qkv: LinearWeight
     q_norm: Tensor | None
     k_norm: Tensor | None
-    o: ops.LinearWeight
+    o: LinearWeight
     post_norm: Tensor
-    gate_up: ops.LinearWeight
-    down: ops.LinearWeight
+    gate_up: LinearWeight
+    down: LinearWeight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class DecoderWeights:
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor
-    lm_head: ops.LinearWeight
+    lm_head: LinearWeight
 
 
 class Checkpoint:
@@ -91,7 +91,7 @@ class Checkpoint:
 def load_weights(
     folder: Path,
     config: ModelConfig,
-    prepare: Callable[[Tensor, Tensor | None], ops.LinearWeight],
+    prepare: Callable[[Tensor, Tensor | None], LinearWeight],
     activation_dtype: torch.dtype,
     progress: Callable[[float], None],
 ) -> DecoderWeights:
@@ -134,7 +134,7 @@ class _Reader:
         self,
         checkpoint: Checkpoint,
         config: ModelConfig,
-        prepare: Callable[[Tensor, Tensor | None], ops.LinearWeight],
+        prepare: Callable[[Tensor, Tensor | None], LinearWeight],
         norm_dtype: torch.dtype,
     ) -> None:
         self._checkpoint = checkpoint
@@ -159,7 +159,7 @@ class _Reader:
             down=self.linear(f"{mlp}down_proj.", hidden, ffn, config.mlp_bias),
         )
 
-    def linear(self, prefix: str, rows: int, columns: int, has_bias: bool) -> ops.LinearWeight:
+    def linear(self, prefix: str, rows: int, columns: int, has_bias: bool) -> LinearWeight:
         weight = self._checkpoint.take(f"{prefix}weight", rows, columns)
         bias = self._checkpoint.take(f"{prefix}bias", rows) if has_bias else None
         return self._prepare(weight, bias)
@@ -169,7 +169,7 @@ class _Reader:
 
     def _joined(
         self, prefix: str, parts: dict[str, int], columns: int, has_bias: bool
-    ) -> ops.LinearWeight:
+    ) -> LinearWeight:
         take = self._checkpoint.take
         weights = [take(f"{prefix}{part}.weight", rows, columns) for part, rows in parts.items()]
         bias = None

@@ -19,6 +19,7 @@ from paceline_engine.run.host_memory import available_bytes
 from paceline_engine.run.kv_cache import allocate_kv_cache, block_bytes
 from paceline_engine.run.memory_plan import MemoryPlan, plan_memory
 from paceline_kernels import ops
+from paceline_kernels.linear import LinearWeight
 
 _TORCH_DTYPES = {DType.FLOAT32: torch.float32, DType.BFLOAT16: torch.bfloat16}
 
@@ -52,7 +53,7 @@ def load_model(
     available = available_bytes()
     impl = "torch"
 
-    def prepare(weight: Tensor, bias: Tensor | None) -> ops.LinearWeight:
+    def prepare(weight: Tensor, bias: Tensor | None) -> LinearWeight:
         return ops.prepare_linear(weight, bias, impl=impl, dtype=dtype)
 
     memory = plan_memory(

@@ -140,7 +140,8 @@ def _activation_bytes(config: ModelConfig, max_tokens: int) -> int:
 
 
 def _boot(value: int | None) -> int:
-    assert value is not None, "settings must be booted"
+    if value is None:
+        raise ValueError("settings must be booted: EngineSettings.booted()")
     return value
 
 

@@ -78,8 +78,10 @@ class Runner:
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> None:
         """Follow the plan's changes and compute its tokens up to the logits."""
-        assert self._in_flight is None, "sample() the last step first"
-        assert not plan.num_drafts.any(), "drafts are refused at load"
+        if self._in_flight is not None:
+            raise RuntimeError(f"step {self._in_flight.plan.step_id} was not sampled yet")
+        if plan.num_drafts.any():
+            raise RuntimeError(f"step {plan.step_id} has drafts, which are refused at load")
         started = time.perf_counter()
         batch = self._batch
         batch.apply(plan)
@@ -105,7 +107,8 @@ class Runner:
     @torch.inference_mode()
     def sample(self) -> StepResult:
         """Choose the tokens of the last forward and remember them for the next plan."""
-        assert self._in_flight is not None, "forward() comes first"
+        if self._in_flight is None:
+            raise RuntimeError("sample() needs a forward() before it")
         started = time.perf_counter()
         step, self._in_flight = self._in_flight, None
         result, rows = step.result, step.sampled.rows
