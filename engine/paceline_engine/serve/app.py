@@ -1,8 +1,6 @@
 """The public app: everything that clients, probes and scrapers ask for."""
 
 from fastapi import FastAPI
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
 
 from paceline_engine.serve import errors, generating, health, openapi, text_routes
 from paceline_engine.serve.auth import ApiKeys, Guard
@@ -39,9 +37,7 @@ def create_public_app(client: EngineClient, config: ServeConfig, drain: Drain) -
     app.include_router(generating.router(launcher))
     app.include_router(text_routes.router(client, config, served))
     app.include_router(health.router(client, drain, min_hang_s=config.min_hang_s))
-    app.add_middleware(
-        Border, guard=Guard(keys, metrics_require_key=config.metrics_require_key)
-    )
+    app.add_middleware(Border, guard=Guard(keys, metrics_require_key=config.metrics_require_key))
     errors.install(app)
     openapi.install(app)
     return app

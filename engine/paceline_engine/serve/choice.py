@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from paceline_engine.core.plan import TokenLogprobs
-from paceline_engine.core.request import FinishReason, Request
+from paceline_engine.core.request import Finished, FinishReason, Request
 from paceline_engine.serve.detokenizer import IncrementalText, StopMatcher
 from paceline_engine.serve.engine_client import OutputDelta
 from paceline_engine.serve.errors import ApiError, from_finished
@@ -110,7 +110,7 @@ class Choice:
                 break
         else:
             if delta.finished is not None:
-                self._end(delta, parts)
+                self._end(delta.finished, parts)
         increment.text = "".join(parts)
         return increment
 
@@ -133,9 +133,7 @@ class Choice:
             return -1
         return len(delta.token_ids) - 1
 
-    def _end(self, delta: OutputDelta, parts: list[str]) -> None:
-        finished = delta.finished
-        assert finished is not None
+    def _end(self, finished: Finished, parts: list[str]) -> None:
         self.failure = from_finished(finished)
         if self.failure is not None:
             return

@@ -75,8 +75,8 @@ class CompletionForm:
             if answering.num_prompt_logprobs is not None:
                 entries = choice.prompt_logprobs
                 body["prompt_logprobs"] = logprobs.prompt_logprobs(
-                answering.vocabulary, entries, answering.num_prompt_logprobs
-            )
+                    answering.vocabulary, entries, answering.num_prompt_logprobs
+                )
             if answering.return_token_ids:
                 body["prompt_token_ids"] = answering.prompt_of(choice).token_ids
                 body["token_ids"] = increment.token_ids

@@ -30,7 +30,9 @@ def router(launcher: Launcher) -> APIRouter:
         headers = validation.check_fields(body, strict=launcher.config.strict)
         validation.check_chat(body)
         loaded = await launcher.served.text()
-        text = render_chat(body, loaded, trusts_templates=launcher.config.trust_request_chat_template)
+        text = render_chat(
+            body, loaded, trusts_templates=launcher.config.trust_request_chat_template
+        )
         token_ids = await loaded.tokenizer.encode_apart(
             text, add_special_tokens=bool(body.add_special_tokens)
         )
@@ -105,8 +107,8 @@ def _prompt_list(
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt[0], int):
-        return [prompt]  # type: ignore[list-item]  # mypy cannot tell the lists apart
-    return prompt  # type: ignore[return-value]
+        return [prompt]
+    return prompt
 
 
 async def _completion_prompt(

@@ -88,7 +88,7 @@ class Launcher:
         http_id = body.request_id or http.state.request_id
         http.state.request_id = http_id
         deadline_s = await self.queue_timeout.deadline_s(arrival_s)
-        choices = []
+        choices: list[Choice] = []
         for prompt in prompts:
             params = sampling_params(
                 body,

@@ -47,7 +47,7 @@ def completion_logprobs(
 def prompt_logprobs(
     vocabulary: Vocabulary, entries: Iterable[TokenLogprobs], num_top: int
 ) -> list[dict[str, Any] | None]:
-    """vLLM's `prompt_logprobs`: per prompt token, token id -> logprob, rank, text."""
+    """The `prompt_logprobs` of vLLM: per prompt token, token id -> logprob, rank, text."""
     shown: list[dict[str, Any] | None] = [None]
     for entry in entries:
         candidates = {

@@ -4,7 +4,7 @@ A field that is not named here is kept in `model_extra` and reported (`validatio
 Fields of features that this release does not build are named, so that they can be refused.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 

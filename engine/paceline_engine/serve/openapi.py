@@ -38,9 +38,7 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "description": _MEANINGS[status],
-            "content": {
-                "application/json": {"schema": {"$ref": _REF.format(model="ErrorBody")}}
-            },
+            "content": {"application/json": {"schema": {"$ref": _REF.format(model="ErrorBody")}}},
         }
         for status in statuses
     }

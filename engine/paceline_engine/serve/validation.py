@@ -35,8 +35,7 @@ _UNIONS = {
     "stop": f"a non-empty string of at most {MAX_STOP_CHARACTERS} characters, or a list of at most "
     f"{MAX_STOPS} of them",
     "prompt": "a non-empty string, a non-empty list of token ids, or a non-empty list of either",
-    "content": "a string or a list of content parts such as "
-    '{"type": "text", "text": "..."}',
+    "content": 'a string or a list of content parts such as {"type": "text", "text": "..."}',
     "tool_choice": 'a string such as "none", or an object',
 }
 

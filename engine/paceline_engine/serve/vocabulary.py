@@ -72,10 +72,10 @@ class Vocabulary:
         return text
 
     def name_of(self, token_id: int) -> str:
-        """A name for people and for `tokens` lists.
+        r"""A name for people and for `tokens` lists.
 
         Bytes that are no characters by themselves are written as OpenAI writes them
-        (`bytes:\\xe2\\x82`), so that two such tokens never look alike.
+        (`bytes:\xe2\x82`), so that two such tokens never look alike.
         """
         text = self.text_of(token_id)
         if text is not None:
@@ -108,7 +108,8 @@ class Vocabulary:
         if [part["type"] for part in parts] == ["ByteLevel"]:
             self._is_byte_level = self.is_local = True
             return
-        self.is_local = all([self._read_part(part) for part in parts])
+        # Every part is read, also behind one that is not local.
+        self.is_local = all(list(map(self._read_part, parts)))
 
     def _read_part(self, part: dict[str, Any]) -> bool:
         """Take in one decoder of a chain; False if its effect is not local to a token."""
@@ -128,5 +129,5 @@ class Vocabulary:
             return True
         if kind == "Strip":
             self.strip_start = part["start"]
-            return part["stop"] == 0 and part["content"] == " "
+            return bool(part["stop"] == 0 and part["content"] == " ")
         return bool(kind == "Fuse")
