@@ -201,7 +201,7 @@ class BlockPool:
             self._free.append(block)
 
     def clear_keys(self) -> int:
-        """Forget all keys, those of active blocks too; returns how many cached blocks became free."""
+        """Forget all keys, active blocks included; returns how many cached blocks became free."""
         forgotten = len(self._cached)
         self._free.extend(self._cached)
         self._cached.clear()

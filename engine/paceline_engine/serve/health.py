@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
+from paceline_crds import routes
 
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.engine_client import EngineClient, Heartbeat, Startup
@@ -68,22 +69,22 @@ def router(
     clock: Callable[[], float] = time.monotonic,
 ) -> APIRouter:
     """`/health`, `/health/live`, `/health/ready`, `/health/startup`. None of them needs a key."""
-    routes = APIRouter(tags=["health"])
+    health_routes = APIRouter(tags=["health"])
 
     def live_now() -> Verdict:
         return alive(client.startup, client.heartbeat, clock(), min_hang_s)
 
-    @routes.get("/health/live")
+    @health_routes.get(routes.HEALTH_LIVE)
     async def health_live() -> JSONResponse:
         """200 while steps make progress, while the model loads and while nothing is to do."""
         return _answer(live_now())
 
-    @routes.get("/health/ready")
+    @health_routes.get(routes.HEALTH_READY)
     async def health_ready() -> JSONResponse:
         """200 once the model is loaded, until a drain begins."""
         return _answer(ready(live_now(), client.startup, drain))
 
-    @routes.get("/health")
+    @health_routes.get(routes.HEALTH)
     async def health() -> JSONResponse:
         """200 when loaded and alive; it stays 200 while draining."""
         live = live_now()
@@ -91,7 +92,7 @@ def router(
             live = Verdict(ok=False, reason=client.startup.phase)
         return _answer(live)
 
-    @routes.get("/health/startup")
+    @health_routes.get(routes.HEALTH_STARTUP)
     async def health_startup() -> JSONResponse:
         """200 once the model is loaded; the body says phase and progress before that."""
         startup = client.startup
@@ -104,7 +105,7 @@ def router(
             body |= {"reason": startup.reason, "message": startup.message}
         return JSONResponse(body, 200 if startup.phase == "Ready" else 503)
 
-    return routes
+    return health_routes
 
 
 def _answer(verdict: Verdict) -> JSONResponse:
