@@ -1,6 +1,7 @@
 """From checked bodies and prompts to requests of the engine and the answer to the client."""
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import time
@@ -15,7 +16,7 @@ from paceline_engine.serve.choice import Choice, LoggedToken
 from paceline_engine.serve.completion_form import CompletionForm
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.detokenizer import IncrementalText, StopMatcher, incremental_text
-from paceline_engine.serve.engine_client import EngineClient
+from paceline_engine.serve.engine_client import EngineClient, EngineGone
 from paceline_engine.serve.errors import bad_request
 from paceline_engine.serve.generation import Generation
 from paceline_engine.serve.openai_types import ChatBody, CompletionBody
@@ -43,8 +44,13 @@ class QueueTimeout:
         elif arrival_s - self._read_at_s > _REFRESH_S and (
             self._refresh is None or self._refresh.done()
         ):
-            self._refresh = asyncio.create_task(self._read())
+            self._refresh = asyncio.create_task(self._read_quietly())
         return arrival_s + self._value_s if self._value_s else None
+
+    async def _read_quietly(self) -> None:
+        # An engine that is gone refuses the request itself, a moment later.
+        with contextlib.suppress(EngineGone):
+            await self._read()
 
     async def _read(self) -> None:
         state = await self._client.settings()

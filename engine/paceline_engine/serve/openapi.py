@@ -65,7 +65,10 @@ def generating(body: type[BaseModel]) -> dict[str, Any]:
     arguments["responses"] = {
         200: {
             "description": "The answer, or with stream: true its chunks.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {
+                "application/json": {"schema": {"type": "object"}},
+                "text/event-stream": {"schema": {"type": "string"}},
+            },
         },
         **errors(400, 401, 404, 408, 413, 415, 429, 500, 503),
     }
