@@ -12,7 +12,7 @@ import pytest
 from paceline.proxy import Proxy
 from paceline.replicas import Replica, Replicas
 from paceline_engine.serve.http_stream import ResponseStream
-from paceline_engine.testing.http_server import Receive, Scope, Send, serving
+from paceline_engine.testing.loop_server import Receive, Scope, Send
 
 DEADLINE_S = 10.0
 
@@ -83,11 +83,11 @@ async def proxied(*backends: Any) -> AsyncIterator[tuple[str, Replicas]]:
     async with AsyncExitStack() as stack:
         replicas = []
         for index, backend in enumerate(backends):
-            parts = urlsplit(await stack.enter_async_context(serving(backend)))
+            parts = urlsplit(await stack.enter_async_context(serving_here(backend)))
             replicas.append(Replica(index=index, host="127.0.0.1", port=parts.port or 0))
         owner = Replicas(replicas)
         await owner.probe()
-        yield await stack.enter_async_context(serving(Proxy(owner))), owner
+        yield await stack.enter_async_context(serving_here(Proxy(owner))), owner
 
 
 async def post(url: str, body: bytes = b"{}") -> ResponseStream:
@@ -271,7 +271,7 @@ def test_a_replica_that_dies_gives_an_error_to_its_client(
         server = await asyncio.start_server(die, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         replica = Replica(index=0, host="127.0.0.1", port=port, is_ready=True)
-        async with server, serving(Proxy(Replicas([replica]))) as url:
+        async with server, serving_here(Proxy(Replicas([replica]))) as url:
             stream = await post(url)
             body = await stream.body()
         assert stream.status == status

@@ -1,33 +1,28 @@
-"""A real HTTP server on a free port of loopback, inside the caller's event loop."""
+"""A real HTTP server on a free loopback port, for tests."""
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-
-@asynccontextmanager
-async def serving(app: App) -> AsyncIterator[str]:
-    """Serve `app` with uvicorn; yields the base URL."""
+@contextmanager
+def serving(app: Any) -> Iterator[str]:
+    """Serve an ASGI app in a thread; gives the base URL."""
     listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False
+    listener.listen(512)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_config=None, access_log=False, ws="none", lifespan="off")
     )
-    server = uvicorn.Server(config)
-    config.load()
-    server.lifespan = config.lifespan_class(config)
-    await server.startup(sockets=[listener])
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        await server.shutdown(sockets=[listener])
+        server.should_exit = True
+        thread.join(timeout=10)
+        listener.close()
