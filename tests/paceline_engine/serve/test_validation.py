@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
+
 from paceline_engine.serve.app import create_public_app
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.testing.scripted_engine import ScriptedEngine, saying
-from starlette.testclient import TestClient
 
 CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 TEXT = {"prompt": "Hello"}
