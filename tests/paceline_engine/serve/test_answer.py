@@ -3,12 +3,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
+
 from paceline_engine.serve.app import create_public_app
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.testing.scripted_engine import ScriptedEngine, saying
 from paceline_engine.testing.tiny_model import tiny_tokenizer
-from starlette.testclient import TestClient
 
 TEXT = "The river 日本 🎉 and the bridge held all of them"
 TOKENIZER = tiny_tokenizer()

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,7 +44,7 @@ def run(choice: Choice, ids: Sequence[int], cuts: Sequence[int], eos: int | None
     """Feed the tokens in groups; the end comes with the last group."""
     borders = [0, *sorted({cut % (len(ids) + 1) for cut in cuts}), len(ids)]
     text = ""
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in pairwise(borders):
         is_last = end == len(ids)
         reason = FinishReason.LENGTH if eos is None else FinishReason.STOP
         finished = ending(choice.request, reason, len(ids), stop_token_id=eos) if is_last else None
