@@ -39,7 +39,11 @@ def load(
 
 
 class FakeEngine:
-    """A `LoadedRunner` around the fake runner."""
+    """A `LoadedRunner` around the fake runner.
+
+    Attributes:
+        fail_steps: so many of the next steps raise.
+    """
 
     def __init__(self, model_dir: Path, settings: EngineSettings) -> None:
         self.settings = settings
@@ -61,6 +65,7 @@ class FakeEngine:
         self.memory_plan = {"kvBytes": 0}
         self.kernels = {"attention": "fake"}
         self._runner = FakeRunner(self.limits)
+        self.fail_steps = 0
         self._model_dir = model_dir
         step_file = model_dir / "step_ms"
         self._step_s = float(step_file.read_text()) / 1e3 if step_file.exists() else 0.0
@@ -70,9 +75,10 @@ class FakeEngine:
         while (self._model_dir / "hang").exists():
             time.sleep(_POLL_S)
         time.sleep(self._step_s)
-        self._runner.forward(plan)
-        if (self._model_dir / "fail").exists():
+        if self.fail_steps > 0 or (self._model_dir / "fail").exists():
+            self.fail_steps -= 1
             raise RuntimeError("the device says no")
+        self._runner.forward(plan)
 
     def sample(self, masks: Any = None) -> StepResult:
         """As the fake runner."""
