@@ -5,6 +5,7 @@ The config's `runner_factory` names `load`; the test writes into the model folde
 while it exists), `start_failed` (its text is the reason), `step_ms` (how long each step takes).
 """
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +59,7 @@ class FakeEngine:
             max_model_len=min(settings.max_model_len or longest, longest),
             max_slots=max_seqs,
             max_step_tokens=max_tokens,
-            vocab_size=VOCAB_SIZE,
+            vocab_size=_vocab_size(model_dir),
             eos_token_ids=(),
             cache_root=b"fake",
         )
@@ -83,3 +84,11 @@ class FakeEngine:
     def sample(self, masks: Any = None) -> StepResult:
         """As the fake runner."""
         return self._runner.sample(masks)
+
+
+def _vocab_size(model_dir: Path) -> int:
+    """That of the folder's config, so that a real tokenizer can read what the runner says."""
+    config = model_dir / "config.json"
+    if not config.exists():
+        return VOCAB_SIZE
+    return int(json.loads(config.read_text())["vocab_size"])

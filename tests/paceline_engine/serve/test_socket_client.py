@@ -159,11 +159,12 @@ def test_a_stopped_idle_process_is_seen_too(tmp_path: Path) -> None:
 def test_a_device_that_keeps_failing_ends_the_process(tmp_path: Path) -> None:
     async def go(client: SocketEngineClient) -> None:
         (tmp_path / "fail").touch()
-        _, finished = await collect(await client.submit(make_request(1)))
-        assert finished.reason is FinishReason.ERROR
-        with pytest.raises(EngineGone):
-            await collect(await client.submit(make_request(2)))
+        for request_id in (1, 2):
+            _, finished = await collect(await client.submit(make_request(request_id)))
+            assert finished.reason is FinishReason.ERROR
         await client.wait_ended()
+        with pytest.raises(EngineGone):
+            await client.submit(make_request(3))
         assert client.startup.reason == "DeviceBroken"
         assert client.exit_code == 4
 
