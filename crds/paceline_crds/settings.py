@@ -190,9 +190,9 @@ class EngineSettings(BaseModel):
         description="A request that has not started after so long is answered with 408; 0 = never.",
     )
 
-    kv_cache_dtype: Annotated[
-        KvCacheDType, Knob(change=RESTART, spec="kvCache.dtype")
-    ] = Field(default=KvCacheDType.AUTO, description="Number format of the KV cache.")
+    kv_cache_dtype: Annotated[KvCacheDType, Knob(change=RESTART, spec="kvCache.dtype")] = Field(
+        default=KvCacheDType.AUTO, description="Number format of the KV cache."
+    )
     gpu_memory_utilization: Annotated[
         str, Knob(change=RESTART, spec="kvCache.gpuMemoryUtilization")
     ] = Field(

@@ -1,12 +1,13 @@
 """How long a step will take: milliseconds per token by kind, learned from finished steps.
 
-Recursive least squares with forgetting over (1, prefill tokens, decode tokens). It serves the
+A Kalman filter whose three weights (per step, per prefill token, per decode token) wander slowly,
+so that it follows a change of speed and an hour of equal steps blows nothing up. It serves the
 heartbeat, which needs the order of magnitude of the step in flight and no more.
 """
 
-_FORGETTING = 0.98
+_NOISE_VARIANCE = 1.0  # of one measurement, ms^2
+_DRIFT_VARIANCE = 1e-2  # of a weight from step to step
 _PRIOR_VARIANCE = 1e4
-_MAX_VARIANCE = 1e6
 _MIN_OBSERVED = 3
 _SCALE = 1e-2  # tokens are fed in hundreds, so that the three features are of one order
 
@@ -41,17 +42,14 @@ class StepTimeModel:
         x = _features(prefill_tokens, decode_tokens)
         p = self._covariance
         px = [row[0] * x[0] + row[1] * x[1] + row[2] * x[2] for row in p]
-        gain = 1.0 / (_FORGETTING + x[0] * px[0] + x[1] * px[1] + x[2] * px[2])
+        gain = 1.0 / (_NOISE_VARIANCE + x[0] * px[0] + x[1] * px[1] + x[2] * px[2])
         weights = self._weights
         error = spent_ms - (weights[0] * x[0] + weights[1] * x[1] + weights[2] * x[2])
         for row in range(3):
             weights[row] += gain * px[row] * error
-        # Forgetting only where the variance stays bounded: steps of one kind for an hour must not
-        # blow up what is known of the other kinds.
-        grow = 1.0 / _FORGETTING if p[0][0] + p[1][1] + p[2][2] < _MAX_VARIANCE else 1.0
-        for row in range(3):
             for column in range(3):
-                p[row][column] = (p[row][column] - gain * px[row] * px[column]) * grow
+                p[row][column] -= gain * px[row] * px[column]
+            p[row][row] = min(p[row][row] + _DRIFT_VARIANCE, _PRIOR_VARIANCE)
         self.num_observed += 1
 
 

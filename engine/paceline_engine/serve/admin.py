@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import Body, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from paceline_crds import routes
 from starlette.exceptions import HTTPException
 
+from paceline_crds import routes
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.serve import flight_recorder, health
 from paceline_engine.serve.admin_token import AdminTokens
@@ -151,7 +151,7 @@ def create_admin_app(
 
     @app.get(routes.ADMIN_STEPS, response_model=None)
     async def steps(
-        limit: Annotated[int, Query(ge=1, le=flight_recorder.CAPACITY)] = 100,
+        limit: Annotated[int, Query(ge=1, le=flight_recorder.MAX_STEPS)] = 100,
         format: Annotated[str, Query(pattern="^(json|chrome)$")] = "json",  # noqa: A002 - the query's name
     ) -> dict[str, Any]:
         """The last steps, oldest first, or a trace of them for chrome://tracing."""

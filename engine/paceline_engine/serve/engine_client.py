@@ -8,11 +8,23 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from paceline_crds.settings import EngineSettings
-
+from paceline_engine.core.live_settings import SettingsChange, SettingsState
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, Refusal, Request
 from paceline_engine.core.stats import StatsSnapshot
+
+__all__ = [
+    "EngineClient",
+    "EngineGone",
+    "EngineInfo",
+    "Heartbeat",
+    "OutputDelta",
+    "OutputStream",
+    "RequestRefused",
+    "SettingsChange",
+    "SettingsState",
+    "Startup",
+]
 
 
 class RequestRefused(Exception):
@@ -86,10 +98,10 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """Where the start is. Phases: Spawning, Importing, Fetching, Loading, Measuring, Planning, Ready,
-    Failed.
+    """Where the start is.
 
     Attributes:
+        phase: Spawning, Importing, Fetching, Loading, Measuring, Planning, Ready, Failed.
         progress: 0..1 within the phase.
         seconds_by_phase: finished phases.
         reason, message: set when phase is Failed (`core.errors.StartFailed`).
@@ -115,25 +127,6 @@ class Heartbeat:
     last_progress_s: float
     has_work: bool
     predicted_step_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsState:
-    """The settings in force. `generation` counts applied changes, `revision` is the writer's."""
-
-    settings: EngineSettings
-    generation: int
-    revision: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsChange:
-    """Answer to a settings change: what was and what is, camelCase names, changed ones only."""
-
-    generation: int
-    revision: int
-    old: Mapping[str, Any]
-    new: Mapping[str, Any]
 
 
 class EngineClient(Protocol):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
-from paceline_crds import routes
 
+from paceline_crds import routes
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.engine_client import EngineClient, Heartbeat, Startup
 

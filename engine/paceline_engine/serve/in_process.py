@@ -8,41 +8,36 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
-from paceline_engine.core.live_settings import SettingsBook
-from paceline_engine.core.scheduler import Scheduler
-from paceline_engine.core.stats import Recorder
-from paceline_engine.serve.engine_client import EngineInfo, Heartbeat, Startup
-from paceline_engine.serve.loop import DeviceBroken, StepLoop, StepRunner
+from paceline_engine.serve.assembly import LoadedRunner, assemble, engine_info
+from paceline_engine.serve.engine_client import Heartbeat, Startup
+from paceline_engine.serve.loop import DeviceBroken
 from paceline_engine.serve.message_client import MessageClient
 from paceline_engine.serve.messages import ToEngine
 
 
 class InProcessEngineClient(MessageClient):
-    """Drives a scheduler and a runner as a task of the caller's event loop.
+    """A step loop as a task of the caller's event loop.
 
-    The task starts with the first message; `close` ends it.
+    The task starts with the first message; `close` ends it. Every part of it sees `clock`.
     """
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        runner: StepRunner,
+        runner: LoadedRunner,
         *,
-        recorder: Recorder,
-        book: SettingsBook,
-        info: EngineInfo,
+        model: str = "test-model",
+        model_dir: Path = Path(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(self._take, clock=clock)
-        self.info = info
+        self.info = engine_info(runner, model=model, model_dir=model_dir, revision="")
         self.startup = Startup(phase="Ready", progress=1.0)
         self._inbox: deque[ToEngine] = deque()
         self._has_mail = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._loop = StepLoop(
-            scheduler, runner, recorder, book, clock=clock, publish=self.receive
-        )
+        self._loop = assemble(runner, clock=clock, publish=self.receive)
 
     @property
     def heartbeat(self) -> Heartbeat:

@@ -6,7 +6,7 @@ step process and the in-process client of the tests run the same code.
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -19,9 +19,10 @@ from paceline_engine.core.plan import StepOutputs, StepPlan, StepResult
 from paceline_engine.core.request import Finished, Refusal
 from paceline_engine.core.scheduler import Scheduler
 from paceline_engine.core.stats import Recorder
+from paceline_engine.core.step_record import StepRecord
 from paceline_engine.core.step_time import StepTimeModel
+from paceline_engine.serve import flight_recorder
 from paceline_engine.serve.engine_client import Heartbeat
-from paceline_engine.serve.flight_recorder import FlightRecorder, StepEntry
 from paceline_engine.serve.messages import (
     Abort,
     Answer,
@@ -92,7 +93,6 @@ class StepLoop:
         self._publish = publish
         self._beat = beat
         self._times = StepTimeModel()
-        self._flight = FlightRecorder()
         self._num_failures = 0
         self._accepted: list[int] = []
         self._refused: list[tuple[int, Refusal]] = []
@@ -152,44 +152,58 @@ class StepLoop:
         return None
 
     def _step(self, plan: StepPlan, started: float) -> None:
-        entry = _entry(plan, started, self._scheduler)
+        prefill_tokens, decode_tokens = _tokens_by_kind(plan)
         planned = self._clock()
-        entry.predicted_ms = self._times.predict_ms(entry.prefill_tokens, entry.decode_tokens)
-        self._beat_work(planned, entry.predicted_ms)
+        predicted_ms = self._times.predict_ms(prefill_tokens, decode_tokens)
+        self._beat_work(planned, predicted_ms)
         try:
             self._runner.forward(plan)
             forwarded = self._clock()
             result = self._runner.sample()
-        except Exception as error:  # noqa: BLE001 - whatever a device raises is answered here
-            self._fail(plan, entry, error)
+        except Exception as error:
+            self._fail(plan, planned, error)
             return
         sampled = self._clock()
         outputs = self._scheduler.apply(result, sampled)
         applied = self._clock()
         self._num_failures = 0
-        self._times.observe(
-            entry.prefill_tokens, entry.decode_tokens, (sampled - planned) * 1e3
-        )
-        entry.plan_ms = (planned - started) * 1e3
-        entry.forward_ms = (forwarded - planned) * 1e3
-        entry.sample_ms = (sampled - forwarded) * 1e3
-        entry.apply_ms = (applied - sampled) * 1e3
-        entry.host_ms, entry.device_ms = result.host_ms, result.device_ms
-        self._flight.add(entry)
+        self._times.observe(prefill_tokens, decode_tokens, (sampled - planned) * 1e3)
+        self._recorder.loop_time("schedule", planned - started)
+        self._recorder.loop_time("apply", applied - sampled)
+        record = self._recorder.last_step
+        if record is not None and record.step_id == plan.step_id:
+            record.plan_ms = (planned - started) * 1e3
+            record.forward_ms = (forwarded - planned) * 1e3
+            record.sample_ms = (sampled - forwarded) * 1e3
+            record.apply_ms = (applied - sampled) * 1e3
+            if record.predicted_ms is None:
+                record.predicted_ms = predicted_ms
         for finished in outputs.finished:
             self._end(finished)
         self._is_stats_stale = True
         self._beat_progress(applied)
         self._publish_turn(outputs, applied)
 
-    def _fail(self, plan: StepPlan, entry: StepEntry, error: Exception) -> None:
+    def _fail(self, plan: StepPlan, planned: float, error: Exception) -> None:
         """Take a failed step back; end its requests when trying again did not help."""
         now = self._clock()
-        entry.error = f"{type(error).__name__}: {error}"
-        entry.forward_ms = (now - entry.start_s) * 1e3
-        self._flight.add(entry)
+        why = f"{type(error).__name__}: {error}"
+        prefill_tokens, decode_tokens = _tokens_by_kind(plan)
+        self._recorder.step_failed(
+            StepRecord(
+                step_id=plan.step_id,
+                planned_s=planned,
+                applied_s=now,
+                budget_tokens=0,
+                num_rows=len(plan.slots),
+                num_prefill_tokens=prefill_tokens,
+                num_decode_tokens=decode_tokens,
+                forward_ms=(now - planned) * 1e3,
+                error=why,
+            )
+        )
         self._num_failures += 1
-        message = f"the engine failed in step {plan.step_id}: {entry.error}"
+        message = f"the engine failed in step {plan.step_id}: {why}"
         log.error("%s (failure %d in a row)", message, self._num_failures, exc_info=error)
         self._scheduler.fail_step(plan.step_id, message, now)
         if self._num_failures % (MAX_RETRIES + 1) == 0:
@@ -198,9 +212,7 @@ class StepLoop:
         self._is_stats_stale = True
         self._publish_turn(None, now)
         if self._num_failures >= MAX_FAILURES:
-            raise DeviceBroken(
-                f"{self._num_failures} steps failed in a row, the last with {entry.error}"
-            )
+            raise DeviceBroken(f"{self._num_failures} steps failed in a row, the last with {why}")
 
     def _rest(self, now: float) -> None:
         if not self._scheduler.has_work:
@@ -221,22 +233,27 @@ class StepLoop:
             change = self._book.patch(message.changes, message.revision)
         except SettingRefused as refused:
             return CallRefused(message.call_id, refused.status, refused.field, str(refused))
-        self._scheduler.apply_settings(self._book.settings, now)
+        state = self._book.state
+        self._scheduler.apply_settings(state.settings, now)
+        self._recorder.settings_applied(
+            state.settings, generation=state.generation, revision=state.revision
+        )
         self._is_stats_stale = True
-        return Answer(message.call_id, change)
+        return Answer(message.call_id, asdict(change))
 
     def _answer(self, what: str, limit: int, now: float) -> Any:
         match what:
             case "settings":
+                state = self._book.state
                 return {
-                    "settings": self._book.settings.on_border(),
-                    "generation": self._book.generation,
-                    "revision": self._book.revision,
+                    "settings": state.settings.on_border(),
+                    "generation": state.generation,
+                    "revision": state.revision,
                 }
             case "requests":
                 return self._scheduler.describe(now)
             case "steps":
-                return self._flight.last(limit)
+                return flight_recorder.rows(self._recorder.steps(limit))
             case "reset_prefix_cache":
                 return self._scheduler.reset_prefix_cache()
         raise AssertionError(f"unknown question {what!r}")
@@ -292,18 +309,9 @@ _NO_OUTPUTS = StepOutputs(
 )
 
 
-def _entry(plan: StepPlan, started: float, scheduler: Scheduler) -> StepEntry:
-    drafts = int(plan.num_drafts.sum())
-    is_decode = plan.samples & (plan.num_tokens - plan.num_drafts == 1)
-    num_decodes = int(is_decode.sum())
-    return StepEntry(
-        step_id=plan.step_id,
-        start_s=started,
-        num_rows=len(plan.slots),
-        prefill_tokens=plan.total_tokens - drafts - num_decodes,
-        decode_tokens=num_decodes,
-        draft_tokens=drafts,
-        num_running=scheduler.num_running,
-        num_waiting=scheduler.num_waiting,
-        num_preemptions=0,
-    )
+def _tokens_by_kind(plan: StepPlan) -> tuple[int, int]:
+    """Prompt tokens, and output tokens with their drafts."""
+    num_known = plan.num_tokens - plan.num_drafts
+    num_decodes = int((plan.samples & (num_known == 1)).sum())
+    num_drafts = int(plan.num_drafts.sum())
+    return plan.total_tokens - num_decodes - num_drafts, num_decodes + num_drafts

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from paceline_crds.settings import EngineSettings
 
+from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason, Request
@@ -240,12 +240,7 @@ class MessageClient:
     ) -> SettingsChange:
         """Change live settings; see `EngineClient.patch_settings`."""
         answer = await self._call(lambda call_id: Patch(call_id, dict(changes), revision))
-        return SettingsChange(
-            generation=answer["generation"],
-            revision=answer["revision"],
-            old=answer["old"],
-            new=answer["new"],
-        )
+        return SettingsChange(**answer)
 
     async def requests(self) -> list[dict[str, Any]]:
         """Every request in the engine."""

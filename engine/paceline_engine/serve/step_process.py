@@ -15,20 +15,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paceline_crds.settings import EngineSettings
-
 from paceline_engine.core.errors import StartFailed
-from paceline_engine.core.live_settings import SettingsBook
-from paceline_engine.core.scheduler import Scheduler
-from paceline_engine.core.stats import Recorder
 from paceline_engine.core.unsupported import refuse_at_start
-from paceline_engine.serve.engine_client import EngineInfo
+from paceline_engine.serve.assembly import LoadedRunner, assemble, engine_info
 from paceline_engine.serve.link import Link, LinkClosed
-from paceline_engine.serve.loop import DeviceBroken, StepLoop, StepRunner
+from paceline_engine.serve.loop import DeviceBroken
 from paceline_engine.serve.messages import Failed, Loaded, Progress, Start, Stop
 from paceline_engine.serve.pulse import SharedPulse
 
@@ -40,14 +36,6 @@ EXIT_INTERNAL = 1
 _PROGRESS_EVERY_S = 0.05
 _FLUSH_S = 1.0
 _PR_SET_PDEATHSIG = 1
-
-
-class LoadedRunner(StepRunner, Protocol):
-    """A runner with what the rest of the house wants to know of it."""
-
-    settings: EngineSettings
-    memory_plan: Mapping[str, int]
-    kernels: Mapping[str, str]
 
 
 class Starting:
@@ -136,26 +124,19 @@ def _serve(link: Link, pulse: SharedPulse) -> int:
 def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
     starting = Starting(link)
     runner, model_dir = _load(start, starting)
-    settings = runner.settings
-    recorder = Recorder()
-    scheduler = Scheduler(settings, runner.limits, recorder)
-    book = SettingsBook(settings)
-    loop = StepLoop(
-        scheduler,
+    starting.enter("", time.monotonic())
+    loop = assemble(
         runner,
-        recorder,
-        book,
         clock=time.monotonic,
         publish=link.send,
         beat=pulse.write,
+        revision=start.settings_revision,
+        seconds_by_phase=starting.seconds_by_phase,
     )
     # What was loaded stays: the collector need not walk it again and again.
     gc.collect()
     gc.freeze()
-    starting.enter("", time.monotonic())
-    info = engine_info(
-        runner, model=start.model_name, model_dir=model_dir, revision=start.revision
-    )
+    info = engine_info(runner, model=start.model_name, model_dir=model_dir, revision=start.revision)
     link.send(Loaded(info, starting.seconds_by_phase))
     wait_s: float | None = 0.0
     while not loop.is_stopping:
@@ -182,27 +163,6 @@ def _load(start: Start, starting: Starting) -> tuple[LoadedRunner, Path]:
         )
     starting.progress("Loading", 0.0)
     return factory(model_dir, settings, starting.progress), model_dir
-
-
-def engine_info(
-    runner: LoadedRunner, *, model: str, model_dir: Path, revision: str
-) -> EngineInfo:
-    """The facts of a loaded engine."""
-    limits = runner.limits
-    return EngineInfo(
-        model=model,
-        model_dir=str(model_dir),
-        revision=revision,
-        max_model_len=limits.max_model_len,
-        num_blocks=limits.num_blocks,
-        block_size=limits.block_size,
-        vocab_size=limits.vocab_size,
-        eos_token_ids=limits.eos_token_ids,
-        dtype=runner.settings.dtype.value,
-        kv_cache_dtype=runner.settings.kv_cache_dtype.value,
-        memory_plan=dict(runner.memory_plan),
-        kernels=dict(runner.kernels),
-    )
 
 
 def _named(dotted: str) -> Any:

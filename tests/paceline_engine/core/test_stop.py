@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from paceline_engine.core import stop
 from paceline_engine.core.request import FinishReason, SamplingParams
 
@@ -34,6 +35,7 @@ row = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(rows=st.lists(row, min_size=1, max_size=6), width=st.integers(1, 4), data=st.data())
 def test_a_step_judged_at_once_is_each_token_judged_alone(rows, width, data):
     rules = stop.StopRules(8, EOS)
@@ -43,10 +45,10 @@ def test_a_step_judged_at_once_is_each_token_judged_alone(rows, width, data):
     expected = []
     for i, (p, prompt, outputs, ids) in enumerate(rows):
         rules.add(slots[i], p, prompt, MAX_MODEL_LEN)
-        ids = ids[:width]
-        tokens[i, : len(ids)] = ids
+        got = ids[:width]
+        tokens[i, : len(got)] = got
         totals[i] = prompt + outputs
-        expected.append(judge_one_by_one(p, prompt, outputs, ids))
+        expected.append(judge_one_by_one(p, prompt, outputs, got))
     verdict = rules.judge(np.array(slots, dtype=np.int32), totals, tokens)
     assert [(int(k), verdict.reason(i)) for i, k in enumerate(verdict.kept)] == expected
 

@@ -1,4 +1,5 @@
 import pytest
+
 from paceline_engine.serve.drain import Drain, Phase
 
 

@@ -2,6 +2,7 @@ import asyncio
 
 import httpx
 import pytest
+
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.drain_gate import DrainGate, Receive, Scope, Send
 

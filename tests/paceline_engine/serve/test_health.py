@@ -4,6 +4,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+
 from paceline_engine.serve import health
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.engine_client import Heartbeat, Startup
@@ -13,7 +14,9 @@ READY = Startup(phase="Ready", progress=1.0)
 
 
 def beat(age_s: float, *, has_work: bool = True, predicted_s: float = 0.0) -> Heartbeat:
-    return Heartbeat(last_progress_s=1000.0 - age_s, has_work=has_work, predicted_step_s=predicted_s)
+    return Heartbeat(
+        last_progress_s=1000.0 - age_s, has_work=has_work, predicted_step_s=predicted_s
+    )
 
 
 def test_an_idle_engine_is_not_hung() -> None:
