@@ -1,7 +1,8 @@
 """Changing settings while the engine runs: all of a change or nothing of it.
 
-A change is checked in this order, and refused with the first that fails: names, types, absolute
-bounds and what this release builds (400); the writer's revision (412); what needs a restart or lies above a boot maximum (409).
+A change is checked in this order, and refused with the first that fails: names, types and absolute
+bounds (400); the writer's revision (412); what needs a restart (409); what this release does not
+build (400); what lies above a boot maximum (409).
 
 Revisions only grow. A writer that sends none means the next one. A lower one is refused, so a
 writer that was paused cannot undo what came after it; an equal one is the same change once more if
@@ -68,7 +69,6 @@ class SettingsBook:
         """
         state = self.state
         update = _parse(changes)
-        refuse_change(state.settings.model_copy(update=update))
         wanted = _check_revision(revision, state.revision)
         changed = {
             name: value for name, value in update.items() if value != getattr(state.settings, name)
@@ -81,6 +81,7 @@ class SettingsBook:
                 f"read the settings and use revision {wanted + 1}",
             )
         _check_change_classes(changed)
+        refuse_change(state.settings.model_copy(update=changed))
         _check_boot_maxima(state.settings, changed)
         old, new = state.settings, state.settings.model_copy(update=changed)
         self.state = SettingsState(

@@ -41,6 +41,12 @@ def unsupported(settings: EngineSettings) -> list[tuple[str, str]]:
                 "no speculative decoding",
             )
         )
+    if settings.speculative_num_tokens > 0:
+        got = str(settings.speculative_num_tokens)
+        found.append(_refusal("speculativeNumTokens", "0", got, "no speculative decoding"))
+    if settings.inter_token_target_ms is not None:
+        got = str(settings.inter_token_target_ms)
+        found.append(_refusal("interTokenTargetMs", "absent", got, "no budget in milliseconds"))
     return found
 
 

@@ -43,10 +43,10 @@ _IN_LAYER = {
 }
 _LAYER_NAME = re.compile(r"blk\.(\d+)\.([a-z_]+)\.(weight|bias)")
 _STORED = {
-    GGMLQuantizationType.F32: ("F32", np.dtype(np.float32)),
-    GGMLQuantizationType.F16: ("F16", np.dtype(np.float16)),
+    GGMLQuantizationType.F32: ("F32", 4),
+    GGMLQuantizationType.F16: ("F16", 2),
 }
-"""Formats kept as they are; every other becomes bfloat16."""
+"""Formats kept as they are, with the bytes of a value; every other becomes bfloat16."""
 
 
 class _PlainReader(GGUFReader):  # type: ignore[misc]  # gguf has no types
@@ -163,9 +163,9 @@ def _rounded(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
 def _stored_format(tensors: list[ReaderTensor]) -> tuple[str, int]:
     """Safetensors dtype and bytes of a value, by the format of the matrices."""
     kinds = {tensor.tensor_type for tensor in tensors if len(tensor.shape) == 2}
-    for kind, (name, dtype) in _STORED.items():
+    for kind, stored in _STORED.items():
         if kind in kinds:
-            return name, dtype.itemsize
+            return stored
     return "BF16", 2
 
 

@@ -73,7 +73,7 @@ def write_tokenizer(get: Get, folder: Path) -> list[int]:
 
 def _byte_level_bpe(tokens: list[str], merges: list[str], pre: str) -> Tokenizer:
     vocab = {token: index for index, token in enumerate(tokens)}
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     tokenizer = Tokenizer(models.BPE(vocab, pairs, ignore_merges=pre == "llama-bpe"))
     tokenizer.decoder = decoders.ByteLevel()
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)

@@ -80,7 +80,7 @@ def attention(
     """
     tokens = x.shape[0]
     qkv = ops.linear(x, layer.qkv)
-    sizes = (config.q_size, config.kv_size, config.kv_size)
+    sizes = [config.q_size, config.kv_size, config.kv_size]
     q, k, v = (part.view(tokens, -1, config.head_dim) for part in torch.split(qkv, sizes, dim=-1))
     if layer.q_norm is not None and layer.k_norm is not None:
         q = _head_norm(q, layer.q_norm, config.rms_norm_eps)

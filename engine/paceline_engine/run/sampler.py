@@ -120,5 +120,5 @@ def _draw(
         drawn: Int64 = ids.gather(1, place).squeeze(1).numpy()
         return drawn
     vocabulary = torch.arange(scaled.shape[1])
-    drawn = scaled.add_(noise.gumbel(keys, vocabulary)).argmax(dim=-1).numpy()
-    return drawn
+    best: Int64 = scaled.add_(noise.gumbel(keys, vocabulary)).argmax(dim=-1).numpy()
+    return best

@@ -10,14 +10,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paceline_engine.serve.auth import Guard
-from paceline_engine.serve.errors import ApiError
+from paceline_engine.serve.errors import ApiError, translate
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class Border:
-    """ASGI middleware: gives each request an id, asks for its key, and marks every answer.
+    """ASGI middleware: gives each request an id, asks for its key, and answers every failure.
 
     Afterwards `request.state` has `request_id` and `tenant`.
     """
@@ -38,18 +38,24 @@ class Border:
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
 
+        is_started = False
+
         async def send_marked(message: Message) -> None:
+            nonlocal is_started
             if message["type"] == "http.response.start":
+                is_started = True
                 MutableHeaders(scope=message)["x-request-id"] = state["request_id"]
             await send(message)
 
         try:
             authorization = headers.get(b"authorization", b"").decode("latin-1")
             state["tenant"] = self._guard.tenant(scope["path"], authorization)
-        except ApiError as error:
-            await error.response()(scope, receive, send_marked)
-            return
-        await self._app(scope, receive, send_marked)
+            await self._app(scope, receive, send_marked)
+        except Exception as error:
+            answer = translate(error)
+            if is_started:
+                raise  # too late for an answer; the server closes the connection
+            await answer.response()(scope, receive, send_marked)
 
 
 _READ = frozenset({b"x-request-id", b"authorization"})

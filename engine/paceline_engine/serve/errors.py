@@ -143,6 +143,6 @@ async def _answer(_request: HttpRequest, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Make every failure of this app answer in this shape."""
-    for kind in (ApiError, RequestRefused, EngineGone, HTTPException, Exception):
+    """Make every foreseen failure of this app answer in this shape; `Border` takes the rest."""
+    for kind in (ApiError, RequestRefused, EngineGone, HTTPException):
         app.add_exception_handler(kind, _answer)

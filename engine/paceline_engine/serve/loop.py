@@ -6,7 +6,7 @@ step process and the in-process client of the tests run the same code.
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -239,7 +239,7 @@ class StepLoop:
             state.settings, generation=state.generation, revision=state.revision
         )
         self._is_stats_stale = True
-        return Answer(message.call_id, change)
+        return Answer(message.call_id, asdict(change))
 
     def _answer(self, what: str, limit: int, now: float) -> Any:
         match what:

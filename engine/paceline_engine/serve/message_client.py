@@ -240,12 +240,7 @@ class MessageClient:
     ) -> SettingsChange:
         """Change live settings; see `EngineClient.patch_settings`."""
         answer = await self._call(lambda call_id: Patch(call_id, dict(changes), revision))
-        return SettingsChange(
-            generation=answer["generation"],
-            revision=answer["revision"],
-            old=answer["old"],
-            new=answer["new"],
-        )
+        return SettingsChange(**answer)
 
     async def requests(self) -> list[dict[str, Any]]:
         """Every request in the engine."""

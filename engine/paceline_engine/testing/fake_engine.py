@@ -5,6 +5,7 @@ The config's `runner_factory` names `load`; the test writes into the model folde
 while it exists), `start_failed` (its text is the reason), `step_ms` (how long each step takes).
 """
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +40,11 @@ def load(
 
 
 class FakeEngine:
-    """A `LoadedRunner` around the fake runner."""
+    """A `LoadedRunner` around the fake runner.
+
+    Attributes:
+        fail_steps: so many of the next steps raise.
+    """
 
     def __init__(self, model_dir: Path, settings: EngineSettings) -> None:
         self.settings = settings
@@ -54,13 +59,14 @@ class FakeEngine:
             max_model_len=min(settings.max_model_len or longest, longest),
             max_slots=max_seqs,
             max_step_tokens=max_tokens,
-            vocab_size=VOCAB_SIZE,
+            vocab_size=_vocab_size(model_dir),
             eos_token_ids=(),
             cache_root=b"fake",
         )
         self.memory_plan = {"kvBytes": 0}
         self.kernels = {"attention": "fake"}
         self._runner = FakeRunner(self.limits)
+        self.fail_steps = 0
         self._model_dir = model_dir
         step_file = model_dir / "step_ms"
         self._step_s = float(step_file.read_text()) / 1e3 if step_file.exists() else 0.0
@@ -70,10 +76,19 @@ class FakeEngine:
         while (self._model_dir / "hang").exists():
             time.sleep(_POLL_S)
         time.sleep(self._step_s)
-        self._runner.forward(plan)
-        if (self._model_dir / "fail").exists():
+        if self.fail_steps > 0 or (self._model_dir / "fail").exists():
+            self.fail_steps -= 1
             raise RuntimeError("the device says no")
+        self._runner.forward(plan)
 
     def sample(self, masks: Any = None) -> StepResult:
         """As the fake runner."""
         return self._runner.sample(masks)
+
+
+def _vocab_size(model_dir: Path) -> int:
+    """That of the folder's config, so that a real tokenizer can read what the runner says."""
+    config = model_dir / "config.json"
+    if not config.exists():
+        return VOCAB_SIZE
+    return int(json.loads(config.read_text())["vocab_size"])

@@ -8,6 +8,8 @@ CASES = {
     "schedulingPolicy": "Fair",
     "kvCacheDtype": "FP8",
     "speculativeMethod": "Ngram",
+    "speculativeNumTokens": 2,
+    "interTokenTargetMs": 50,
 }
 
 
