@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 from paceline import bench, fetch, run, serve
 from paceline.errors import (
@@ -18,19 +18,9 @@ from paceline.errors import (
     EXIT_USAGE,
     CommandError,
 )
+from paceline.parser import Parser
 
 Handler = Callable[[argparse.Namespace], int]
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are exceptions, and which takes no abbreviated flags."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})  # type: ignore[arg-type]
-
-    def error(self, message: str) -> NoReturn:
-        """Called by argparse."""
-        raise CommandError(f"{message}; `{self.prog} --help` lists what it takes")
 
 
 def build_parser() -> Parser:

@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--served-model-name", dest="served_name", metavar="NAME", help="name that requests use")
     add("--revision", metavar="REVISION", help="branch, tag or commit of an hf:// model")
     add("--cache-dir", type=Path, metavar="FOLDER", help="where fetched models are kept")
-    add("--api-key-file", type=Path, metavar="FILE", help="accepted keys: a key or name:sha256 each")
+    add(
+        "--api-key-file", type=Path, metavar="FILE", help="accepted keys: a key or name:sha256 each"
+    )
     add("--metrics-require-key", action="store_true", help="ask for a key at /metrics too")
     add("--strict", action="store_true", help="an unknown field of a request is an error")
     add(
