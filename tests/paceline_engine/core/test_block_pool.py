@@ -199,6 +199,7 @@ class Callers(RuleBasedStateMachine):
         assert len(set(table)) == n
         held = {block for blocks in self.holds for block in blocks}
         assert not set(table) & (set(before) | held)
+        assert not any(self.pool.find(key(i)) in table for i in range(1, self.named + 1))
         self.tables.append(table)
 
     @rule(data=st.data())
