@@ -69,7 +69,7 @@ class Supervisor:
 
     Attributes:
         members: in order of index.
-        is_stopping: no process is started any more.
+        replicas: what the proxy picks from.
     """
 
     def __init__(
@@ -82,7 +82,6 @@ class Supervisor:
         hosts = [Replica(index=i, host="127.0.0.1", port=0) for i in range(plan.num_replicas)]
         self.members = [Member(replica=replica) for replica in hosts]
         self.replicas = Replicas(hosts)
-        self.is_stopping = False
         self._plan = plan
         self._files = files
         self._environ = {**environ, **plan.env}
@@ -90,6 +89,11 @@ class Supervisor:
         self._last_revision = 0
         self._last_settings: EngineSettings | None = None
         self._stop = asyncio.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no process is started any more."""
+        return self._stop.is_set()
 
     async def run(self) -> None:
         """Keep every replica running until `stop`, or until each has ended for good."""
@@ -105,7 +109,6 @@ class Supervisor:
 
     def signal_all(self, number: signal.Signals) -> None:
         """Signal every running replica; SIGINT begins its drain, a second one ends the wait."""
-        self.is_stopping = True
         self.replicas.is_draining = True
         self._stop.set()
         for member in self.members:
@@ -122,9 +125,9 @@ class Supervisor:
 
     async def _keep(self, member: Member) -> None:
         index = member.replica.index
-        while not self.is_stopping:
+        while not self._stop.is_set():
             code = await self._run_once(member)
-            if self.is_stopping:
+            if self._stop.is_set():
                 break
             if not member.has_been_ready:
                 member.exit_code = code or 1
@@ -168,6 +171,7 @@ class Supervisor:
             settings = carried_over(self._plan.settings, self._last_settings)
         return [
             sys.executable,
+            "-P",
             "-m",
             "paceline",
             "serve",
