@@ -196,11 +196,7 @@ class _LocalRun:
         say(sample.how_to_ask(url, self._plan.model_name, needs_key=bool(key_file)))
         say("")
         for member in self._supervisor.members:
-            say(
-                f'settings of replica {member.replica.index}: curl -H "Authorization: Bearer '
-                f'$(cat {self._files.admin_token_file})" '
-                f"http://{_HOST}:{member.admin_port}/v1/paceline/settings"
-            )
+            say(self._supervisor.how_to_see_settings(member))
         say(f"logs: {self._files.folder}\nCtrl-C drains and stops")
 
     def _mourn(self) -> int:

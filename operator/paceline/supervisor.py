@@ -50,6 +50,7 @@ class Member:
 
     Attributes:
         has_been_ready: it has served; a replica that never has is not started again.
+        is_restarted: it was started again and has not been ready since.
         num_failures: ends in a row without a stable time between them.
         exit_code: set once it will not be started again.
     """
@@ -58,6 +59,7 @@ class Member:
     admin_port: int = 0
     process: asyncio.subprocess.Process | None = None
     has_been_ready: bool = False
+    is_restarted: bool = False
     num_failures: int = 0
     started_s: float = 0.0
     exit_code: int | None = None
@@ -123,6 +125,14 @@ class Supervisor:
             return []
         return text.splitlines()[-_LOG_TAIL_LINES:]
 
+    def how_to_see_settings(self, member: Member) -> str:
+        """A line for the person: the admin port of a replica, and its token's file."""
+        return (
+            f'settings of replica {member.replica.index}: curl -H "Authorization: Bearer '
+            f'$(cat {self._files.admin_token_file})" '
+            f"http://127.0.0.1:{member.admin_port}{routes.ADMIN_SETTINGS}"
+        )
+
     async def _keep(self, member: Member) -> None:
         index = member.replica.index
         while not self._stop.is_set():
@@ -140,6 +150,7 @@ class Supervisor:
                 f"replica {index} ended ({exit_text(code)}); it starts again in {wait_s:g} s with "
                 f"the settings in force. Its log: {self._files.log_of(index)}"
             )
+            member.is_restarted = True
             await self._pause(wait_s)
         member.exit_code = 0
 
@@ -194,6 +205,10 @@ class Supervisor:
         if member.process is None or member.process.returncode is not None:
             return
         if member.replica.is_ready:
+            if member.is_restarted:
+                member.is_restarted = False
+                self._report(f"replica {member.replica.index} is ready again")
+                self._report(self.how_to_see_settings(member))
             member.has_been_ready = True
             if reads_settings:
                 await self._remember_settings(member)

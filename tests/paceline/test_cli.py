@@ -136,9 +136,7 @@ def test_a_model_that_cannot_be_fetched_gives_its_reason() -> None:
     assert "no/such/model" in text
 
 
-def test_fetch_prints_the_folder_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fetch_prints_the_folder_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").touch()
     assert cli.main(["fetch", str(tmp_path)]) == 0
