@@ -174,7 +174,7 @@ def test_allocation_and_release_do_the_same_work_in_a_small_and_a_large_pool():
 class Callers(RuleBasedStateMachine):
     """Tables that allocate, share, release and hold in any order, against a plain model."""
 
-    NUM_BLOCKS = 10
+    NUM_BLOCKS = 6
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,6 +208,15 @@ class Callers(RuleBasedStateMachine):
         if used:
             self.named += 1
             self.pool.set_key(data.draw(st.sampled_from(used)), key(self.named))
+
+    @rule(data=st.data())
+    def finish_a_request_whose_blocks_stay_cached(self, data):
+        if self.tables:
+            table = self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1)))
+            for block in table:
+                self.named += 1
+                self.pool.set_key(block, key(self.named))
+            self.pool.release(table[::-1])
 
     @rule(n=st.integers(1, 40))
     def hit(self, n):

@@ -241,7 +241,7 @@ class Requests(RuleBasedStateMachine):
     A hit must always read the very tokens of its prefix, however blocks moved in between.
     """
 
-    NUM_BLOCKS = 9
+    NUM_BLOCKS = 7
 
     def __init__(self) -> None:
         super().__init__()
