@@ -141,7 +141,7 @@ class Recorder:
         rows.preemptions[row] += 1
         self._counters[metrics.PREEMPTIONS] += 1
 
-    def tokens(self, slots: Int32, counts: NDArray[np.int32], now: float) -> None:
+    def tokens(self, slots: Int32, counts: NDArray[np.integer[Any]], now: float) -> None:
         """Requests got tokens that count.
 
         Args:
@@ -156,11 +156,27 @@ class Recorder:
         last = rows.last_token_s[at]
         rows.last_token_s[at] = now
         rows.output_tokens[at] += counts
-        if rows.num_without_token:
-            is_first = np.isnan(last)
-            if is_first.any():
-                self._first_tokens(at[is_first], now)
-                at, last, counts = at[~is_first], last[~is_first], counts[~is_first]
+        one = last[0]
+        if np.count_nonzero(last == one) == len(last):  # a decode that goes on (NaN differs)
+            gap = now - float(one)
+            self._histograms[metrics.ITL].observe(gap, len(at))
+            self._slo.equal_gaps(at, gap)
+            self._generated(at, counts)
+        else:
+            self._mixed_tokens(at, last, counts, now)
+
+    def _mixed_tokens(
+        self,
+        at: NDArray[np.int64],
+        last: NDArray[np.float64],
+        counts: NDArray[np.integer[Any]],
+        now: float,
+    ) -> None:
+        """Tokens of rows some of which have their first, or had their last at different times."""
+        is_first = np.isnan(last)
+        if is_first.any():
+            self._first_tokens(at[is_first], now)
+            at, last, counts = at[~is_first], last[~is_first], counts[~is_first]
         if len(at):
             gaps = now - last
             self._histograms[metrics.ITL].observe_many(gaps)
@@ -169,12 +185,10 @@ class Recorder:
 
     def _first_tokens(self, at: NDArray[np.int64], now: float) -> None:
         rows = self._rows
-        rows.num_without_token -= len(at)
         rows.first_token_s[at] = now
         self._histograms[metrics.TTFT].observe_many(now - rows.arrival_s[at])
         self._histograms[metrics.PREFILL_TIME].observe_many(now - rows.admitted_s[at])
-        self._counters[metrics.PROMPT_TOKENS] += float(rows.prompt_tokens[at].sum())
-        rows.serve_prompts(at)
+        self._counters[metrics.PROMPT_TOKENS] += rows.serve_prompts(at)
         self._generated(at, rows.output_tokens[at])
 
     def _generated(self, at: NDArray[np.int64], counts: NDArray[np.integer[Any]]) -> None:
@@ -183,8 +197,9 @@ class Recorder:
         if rows.num_with_stop_strings:
             certain = ~rows.has_stop_strings[at]
             at, counts = at[certain], counts[certain]
-        self._count_generated(int(counts.sum()))
-        rows.serve_outputs(at, counts)
+        total = int(np.add.reduce(counts))
+        self._count_generated(total)
+        rows.serve_outputs(at, counts, total)
 
     def _count_generated(self, n: int) -> None:
         paid = min(self._owed_tokens, n)
@@ -222,7 +237,7 @@ class Recorder:
         given = int(rows.output_tokens[row])
         if rows.has_stop_strings[row]:
             self._count_generated(num_output_tokens)
-            rows.serve_outputs(np.array([row]), np.array([num_output_tokens]))
+            rows.serve_outputs(np.array([row]), np.array([num_output_tokens]), num_output_tokens)
         elif given > num_output_tokens:
             self._owed_tokens += given - num_output_tokens
         self.discarded(max(0, given - num_output_tokens))
