@@ -58,5 +58,11 @@ def test_a_setting_that_never_changes_gets_a_transition_rule() -> None:
     assert spec.immutable_rules(knobs()) == ()
     frozen = Knob(change=ChangeClass.IMMUTABLE, spec="kvCache.dtype")
     (rule,) = spec.immutable_rules({"kv_cache_dtype": frozen})
-    assert rule.cel == "self.?kvCache.?dtype == oldSelf.?kvCache.?dtype"
+    assert rule.cel == (
+        "(has(self.kvCache) && has(self.kvCache.dtype)) == "
+        "(has(oldSelf.kvCache) && has(oldSelf.kvCache.dtype)) && "
+        "(!(has(self.kvCache) && has(self.kvCache.dtype)) || "
+        "!(has(oldSelf.kvCache) && has(oldSelf.kvCache.dtype)) || "
+        "self.kvCache.dtype == oldSelf.kvCache.dtype)"
+    )
     assert "immutable" in rule.message
