@@ -19,10 +19,10 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count one value, or so many that are equal."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
 
     def observe_many(self, values: NDArray[np.float64]) -> None:
         """Count many values; those of a step mostly fall into one bucket."""

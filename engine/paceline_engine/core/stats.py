@@ -34,6 +34,7 @@ from paceline_engine.core.step_record import StepRecord
 __all__ = ["Recorder", "StatsSnapshot", "StepRecord"]
 
 _STEPS_KEPT = 1024
+_GAPS_KEPT = 256
 
 
 def _no_reasons() -> Mapping[str, int]:
@@ -68,6 +69,10 @@ class Recorder:
         self._slo = SloJudge(SloTargets.of(settings), self._rows.capacity)
         self._heads = PromptHeads()
         self._steps: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
+        self._steady_slots: Int32 | None = None  # who got tokens last, all at the same moment
+        self._steady_at = np.empty(0, dtype=np.int64)  # their rows
+        self._steady_since_s = 0.0
+        self._steady_gaps: list[float] = []  # not yet written to their rows
         self.speculation_goodput = 0.0
         self._slo_revision = 0
         self.settings_applied(settings, generation=0, revision=0)
@@ -91,6 +96,7 @@ class Recorder:
 
     def settings_applied(self, settings: EngineSettings, *, generation: int, revision: int) -> None:
         """These settings are in force from now on."""
+        self._settle()
         self._settings, self._generation, self._revision = settings, generation, revision
         targets = SloTargets.of(settings)
         if targets != self._slo.targets:
@@ -135,22 +141,32 @@ class Recorder:
 
     def request_preempted(self, request_id: int, num_computed_tokens: int) -> None:
         """A request gave its slot up, having computed so many tokens; an undone plan's are not."""
+        self._settle()
         rows = self._rows
         row = rows.leave_slot(request_id)
         rows.lost_tokens[row] = num_computed_tokens
         rows.preemptions[row] += 1
         self._counters[metrics.PREEMPTIONS] += 1
 
-    def tokens(self, slots: Int32, counts: NDArray[np.int32], now: float) -> None:
+    def tokens(self, slots: Int32, counts: NDArray[np.int32] | None, now: float) -> None:
         """Requests got tokens that count.
 
         Args:
-            slots: [m], each once.
-            counts: [m], at least 1 each.
+            slots: [m], each once. The very same array as in the last call means the very same
+                requests: then all gaps are equal, and what is kept by row can wait (`_settle`).
+            counts: [m], at least 1 each; None = one each.
             now: when the step was applied.
         """
+        if slots is self._steady_slots and counts is None:
+            self._tokens_again(now)
+            return
+        self._settle()
         if not len(slots):
             return
+        if counts is None:
+            counts = np.ones(len(slots), dtype=np.int32)
+            self._steady_slots, self._steady_since_s = slots, now
+            self._steady_at = self._rows.of_slot[slots]
         rows = self._rows
         at = rows.of_slot[slots]
         last = rows.last_token_s[at]
@@ -166,6 +182,31 @@ class Recorder:
             self._histograms[metrics.ITL].observe_many(gaps)
             self._slo.gaps(at, gaps)
             self._generated(at, counts)
+
+    def _tokens_again(self, now: float) -> None:
+        """Everybody of the last call got one more token."""
+        gap = now - self._steady_since_s
+        self._steady_since_s = now
+        self._steady_gaps.append(gap)
+        self._histograms[metrics.ITL].observe(gap, len(self._steady_at))
+        if len(self._steady_gaps) >= _GAPS_KEPT:
+            self._settle_gaps()
+
+    def _settle_gaps(self) -> None:
+        at, gaps = self._steady_at, self._steady_gaps
+        if not gaps:
+            return
+        rows = self._rows
+        rows.last_token_s[at] = self._steady_since_s
+        rows.output_tokens[at] += len(gaps)
+        self._slo.equal_gaps(at, gaps)
+        self._generated(at, np.full(len(at), len(gaps), dtype=np.int32))
+        gaps.clear()
+
+    def _settle(self) -> None:
+        """Write what a batch in lockstep has gained; the next call begins another one."""
+        self._settle_gaps()
+        self._steady_slots = None
 
     def _first_tokens(self, at: NDArray[np.int64], now: float) -> None:
         rows = self._rows
@@ -197,6 +238,7 @@ class Recorder:
 
     def request_finished(self, finished: Finished, now: float) -> None:
         """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded."""
+        self._settle()
         rows = self._rows
         row = rows.row_of(finished.request_id)
         self._settle_output(row, finished.num_output_tokens)
@@ -283,6 +325,7 @@ class Recorder:
 
     def snapshot(self, now: float) -> StatsSnapshot:
         """Everything at this moment, as plain data."""
+        self._settle_gaps()
         rows = self._rows
         values: dict[str, dict[Labels, float]] = {
             name: {(): value} for name, value in self._counters.items()
