@@ -116,6 +116,14 @@ class StopRules:
         limits: NDArray[np.int64] = self._limit[slots]
         return limits
 
+    def may_stop(self, slots: Int32, tokens: Int32) -> bool:
+        """Whether any of [m, 1] tokens is a stop id of its row, min_tokens or not: a quick look."""
+        column = tokens[:, 0]
+        for eos in self._eos:
+            if (column == eos).any():
+                return True
+        return bool(self._extra_slots) and bool((tokens == self._extra[slots]).any())
+
     def judge(self, slots: Int32, totals: Counts, tokens: Int32) -> Verdict:
         """Decide what of a step's tokens counts and who ends.
 
