@@ -1,11 +1,14 @@
 """One entry per operation: arguments are checked, the implementation is picked by name.
 
 Implementations: "reference" (eager torch, defines the result), "torch" (torch's own kernels) and
-"cpu" (our C++; `cpu_unavailable_reason()` is None where it runs). Nothing falls back: a name that
-cannot run here raises ImplUnavailableError.
+"cpu" (our C++, float32 activations; `cpu_unavailable_reason()` is None where it runs). Nothing
+falls back: a name that cannot run here raises ImplUnavailableError.
 
 Layout of the KV cache: both tensors are [num_blocks, block_size, num_kv_heads, head_dim] in
-indices; the strides are those of `new_kv_cache(..., impl=...)`.
+indices; the strides are those of `new_kv_cache(..., impl=...)`. For "cpu" the keys of a block lie
+as [num_kv_heads, head_dim, block_size] and the values as [num_kv_heads, block_size, head_dim], so
+that scores of neighbouring tokens and outputs of neighbouring dimensions are lanes of one vector.
+A block is contiguous along dimension 0 in every layout.
 """
 
 from types import ModuleType
@@ -14,18 +17,59 @@ import torch
 from torch import Tensor
 
 from paceline_kernels import checks, reference, torch_path
+from paceline_kernels.cpu import library
+from paceline_kernels.cpu import path as cpu_path
 from paceline_kernels.errors import ImplUnavailableError, ShapeError
-from paceline_kernels.linear import LinearWeight, check_weight, prepare_torch
+from paceline_kernels.linear import (
+    IMPLS,
+    LinearWeight,
+    linear,
+    linear_add_,
+    linear_silu_mul,
+    prepare_linear,
+    project_rows,
+)
 
-IMPLS = ("reference", "torch")
+__all__ = [
+    "IMPLS",
+    "LinearWeight",
+    "cpu_unavailable_reason",
+    "embedding",
+    "linear",
+    "linear_add_",
+    "linear_silu_mul",
+    "new_kv_cache",
+    "paged_attention",
+    "prepare_linear",
+    "project_rows",
+    "rms_norm",
+    "rotary_",
+    "set_cpu_threads",
+    "silu_and_mul",
+    "write_kv",
+]
+
+_MODULES: dict[str, ModuleType] = {"reference": reference, "torch": torch_path, "cpu": cpu_path}
 
 
 def _module(impl: str) -> ModuleType:
-    if impl == "torch":
-        return torch_path
-    if impl == "reference":
-        return reference
-    raise ImplUnavailableError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
+    if impl not in _MODULES:
+        raise ImplUnavailableError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
+    return _MODULES[impl]
+
+
+def cpu_unavailable_reason() -> str | None:
+    """Why impl "cpu" cannot run here (no compiler), or None; may compile, once per CPU kind."""
+    return library.unavailable_reason()
+
+
+def set_cpu_threads(num_threads: int) -> None:
+    """Size the pool of impl "cpu", the caller's thread included; default: the usable cores.
+
+    Raises:
+        ImplUnavailableError: impl "cpu" cannot run here.
+    """
+    library.configure(num_threads)
 
 
 def new_kv_cache(
@@ -43,7 +87,8 @@ def new_kv_cache(
         Two tensors [num_blocks, block_size, num_kv_heads, head_dim]; use them by index, their
         strides belong to the implementation. One block is contiguous bytes along dimension 0.
     """
-    _module(impl)
+    if _module(impl) is cpu_path:
+        return cpu_path.new_kv_cache(num_blocks, block_size, num_kv_heads, head_dim, dtype)
     shape = (num_blocks, block_size, num_kv_heads, head_dim)
     return torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
 
@@ -222,7 +267,7 @@ def paged_attention(
 
 
 def silu_and_mul(x: Tensor, *, impl: str = "torch") -> Tensor:
-    """silu(first half) * second half: x [tokens, 2 * f] -> [tokens, f] in x's format.
+    """Multiply silu(first half) by the second half: x [tokens, 2 * f] -> [tokens, f] in x's format.
 
     Raises:
         ShapeError: x is not two-dimensional with an even number of columns.
@@ -234,59 +279,6 @@ def silu_and_mul(x: Tensor, *, impl: str = "torch") -> Tensor:
         raise ShapeError(f"x must have an even number of columns (gate and up), got {x.shape[1]}")
     result: Tensor = _module(impl).silu_and_mul(x)
     return result
-
-
-def prepare_linear(
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    impl: str = "torch",
-    dtype: torch.dtype = torch.float32,
-) -> LinearWeight:
-    """Lay out a weight once for `linear`.
-
-    Args:
-        weight: [out, in], any float format.
-        bias: [out] or None.
-        impl: name of the implementation.
-        dtype: format of the activations.
-
-    Raises:
-        ShapeError: sizes that do not fit.
-        DTypeError: not a float format.
-    """
-    check_weight(weight, bias)
-    _module(impl)
-    return prepare_torch(weight, bias, impl=impl, dtype=dtype)
-
-
-def linear(x: Tensor, weight: LinearWeight) -> Tensor:
-    """Multiply x [tokens, in] by a prepared weight: [tokens, out] in the same format.
-
-    Raises:
-        ShapeError: x has other columns than the weight.
-        DTypeError: x has another format than the weight was prepared for.
-    """
-    checks.expect_shape("x", x, (None, weight.in_features), "tokens, in")
-    checks.expect_dtype("x", x, (weight.dtype,))
-    result: Tensor = _module(weight.impl).linear(x, weight.weight, weight.bias)
-    return result
-
-
-def project_rows(hidden: Tensor, rows: Tensor, weight: LinearWeight) -> Tensor:
-    """Logits of the named rows alone: linear(hidden[rows], weight).
-
-    Args:
-        hidden: [tokens, in].
-        rows: [n] int64, indices into hidden; any order, repeats allowed.
-        weight: the vocabulary projection.
-
-    Returns:
-        [n, vocab].
-    """
-    checks.expect_shape("rows", rows, (None,), "n")
-    checks.expect_dtype("rows", rows, (torch.int64,))
-    return linear(hidden.index_select(0, rows), weight)
 
 
 def embedding(
