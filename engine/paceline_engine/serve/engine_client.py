@@ -159,7 +159,9 @@ class EngineClient(Protocol):
         """The settings in force."""
         ...
 
-    async def patch_settings(self, changes: Mapping[str, Any], revision: int | None) -> SettingsChange:
+    async def patch_settings(
+        self, changes: Mapping[str, Any], revision: int | None
+    ) -> SettingsChange:
         """Change live settings between two steps, all or nothing.
 
         Raises:
