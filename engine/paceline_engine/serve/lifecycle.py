@@ -19,7 +19,7 @@ from paceline_engine.serve.admin import create_admin_app
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain, Phase
 from paceline_engine.serve.drain_gate import DrainGate
-from paceline_engine.serve.engine_client import Startup
+from paceline_engine.serve.engine_client import EngineInfo, Startup
 from paceline_engine.serve.listeners import Listeners
 from paceline_engine.serve.socket_client import SocketEngineClient
 
@@ -179,12 +179,10 @@ class _Life:
                 log.info("%s %d%%", startup.phase, step[1] * 10)
                 said = step
             await asyncio.sleep(_TICK_S)
-        if startup.phase == "Ready":
-            self._say_ready(startup)
+        if startup.phase == "Ready" and self._client.info is not None:
+            self._say_ready(startup, self._client.info)
 
-    def _say_ready(self, startup: Startup) -> None:
-        info = self._client.info
-        assert info is not None
+    def _say_ready(self, startup: Startup, info: EngineInfo) -> None:
         seconds = sum(startup.seconds_by_phase.values())
         log.info(
             "ready after %.1f s: %s on %s, %s, %d KV blocks of %d tokens, requests up to %d tokens",
@@ -227,9 +225,8 @@ def _start(app_to_serve: FastAPI | DrainGate, listener: socket.socket) -> _Runni
 
 async def _flushed(gate: DrainGate) -> None:
     """Until every answer is sent, a short while at most."""
-    deadline = time.monotonic() + _FLUSH_S
-    while gate.num_open and time.monotonic() < deadline:
-        await asyncio.sleep(_TICK_S / 5)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(gate.idle.wait(), _FLUSH_S)
 
 
 async def _no_app(*_: object) -> None:

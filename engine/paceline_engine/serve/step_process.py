@@ -101,7 +101,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _serve(link: Link, pulse: SharedPulse) -> int:
     start = link.receive(None)[0]
-    assert isinstance(start, Start)
+    if not isinstance(start, Start):
+        raise TypeError(f"the first message must be Start, got {type(start).__name__}")
     logging.basicConfig(
         level=start.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

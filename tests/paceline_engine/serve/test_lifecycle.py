@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from paceline_engine.testing import fake_engine
 from paceline_engine.testing.tiny_model import write_tiny_model
 
