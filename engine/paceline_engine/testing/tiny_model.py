@@ -145,11 +145,11 @@ def tiny_weights(config: dict[str, Any], seed: int) -> dict[str, Float32]:
     mlp_bias = bool(config.get("mlp_bias"))
 
     def matrix(rows: int, columns: int, scale: float = 1.5) -> Float32:
-        values = rng.standard_normal((rows, columns)) * (scale / np.sqrt(columns))
-        return values.astype(np.float32)
+        values = rng.standard_normal((rows, columns), dtype=np.float32)
+        return values * np.float32(scale / np.sqrt(columns))
 
     def norm(size: int) -> Float32:
-        return (1.0 + 0.2 * rng.standard_normal(size)).astype(np.float32)
+        return np.float32(1.0) + np.float32(0.2) * rng.standard_normal(size, dtype=np.float32)
 
     tensors = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden, np.sqrt(hidden))}
     tensors["model.norm.weight"] = norm(hidden)
@@ -169,8 +169,8 @@ def tiny_weights(config: dict[str, Any], seed: int) -> dict[str, Float32]:
         for name, (rows, columns, has_bias) in shapes.items():
             tensors[f"{layer}{name}.weight"] = matrix(rows, columns)
             if has_bias:
-                bias = 0.5 * rng.standard_normal(rows)
-                tensors[f"{layer}{name}.bias"] = bias.astype(np.float32)
+                bias = rng.standard_normal(rows, dtype=np.float32)
+                tensors[f"{layer}{name}.bias"] = np.float32(0.5) * bias
         tensors[f"{layer}input_layernorm.weight"] = norm(hidden)
         tensors[f"{layer}post_attention_layernorm.weight"] = norm(hidden)
         if family == "qwen3":
