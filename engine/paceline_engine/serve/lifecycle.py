@@ -16,7 +16,7 @@ from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
 from paceline_engine.serve import app, listeners
 from paceline_engine.serve.admin import create_admin_app
-from paceline_engine.serve.config import ServeConfig
+from paceline_engine.serve.config import LOG_FORMAT, ServeConfig
 from paceline_engine.serve.drain import Drain, Phase
 from paceline_engine.serve.drain_gate import DrainGate
 from paceline_engine.serve.engine_client import EngineInfo, Startup
@@ -41,17 +41,17 @@ def serve(config: ServeConfig) -> int:
     0 after a drain, 1 when the engine died, 2 when the config cannot be served (a taken port), 3
     when the model could not be loaded. The reason is the last line of the log.
     """
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    # Its lines about its own start and end say nothing that ours do not.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         refuse_at_start(config.settings)
         opened = listeners.open_listeners(config)
     except StartFailed as error:
         log.error("cannot start: %s", error)
         return EXIT_USAGE
-    uvloop_config = uvicorn.Config(_no_app, loop="auto")
-    with asyncio.Runner(loop_factory=uvloop_config.get_loop_factory()) as runner:
+    loop_factory = uvicorn.Config(_no_app, log_config=None).get_loop_factory()
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(_Life(config, opened).run())
 
 
@@ -176,7 +176,8 @@ class _Life:
         while (startup := self._client.startup).phase not in {"Ready", "Failed"}:
             step = startup.phase, int(startup.progress * 10)
             if step != said and startup.phase != "Spawning":
-                log.info("%s %d%%", startup.phase, step[1] * 10)
+                share = f" {step[1] * 10}%" if startup.progress else ""
+                log.info("%s%s", startup.phase.lower(), share)
                 said = step
             await asyncio.sleep(_TICK_S)
         if startup.phase == "Ready" and self._client.info is not None:

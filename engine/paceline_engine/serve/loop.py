@@ -54,7 +54,10 @@ class DeviceBroken(EngineError):  # noqa: N818 - says what is, like the other er
 class StepRunner(Protocol):
     """What computes a plan. `sample` belongs to the last `forward`."""
 
-    limits: EngineLimits
+    @property
+    def limits(self) -> EngineLimits:
+        """What the scheduler must know."""
+        ...
 
     def forward(self, plan: StepPlan) -> None:
         """Apply the plan's changes to the batch and compute it."""

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -123,7 +124,7 @@ def completion(max_tokens: int, *, stream: bool = True) -> dict[str, object]:
     }
 
 
-def events(lines: Iterator[str]) -> Iterator[dict[str, object]]:
+def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         if line.startswith("data: {"):
             yield json.loads(line.removeprefix("data: "))
