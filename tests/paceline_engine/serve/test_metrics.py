@@ -1,4 +1,5 @@
 import subprocess
+from functools import lru_cache
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -29,6 +30,7 @@ def page(story: Story, facts: ServingFacts = FACTS) -> str:
     return render(story.stats, facts).decode()
 
 
+@lru_cache(maxsize=4)
 def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
