@@ -141,7 +141,7 @@ class Recorder:
         rows.preemptions[row] += 1
         self._counters[metrics.PREEMPTIONS] += 1
 
-    def tokens(self, slots: Int32, counts: NDArray[np.int32], now: float) -> None:
+    def tokens(self, slots: Int32, counts: NDArray[np.integer[Any]], now: float) -> None:
         """Requests got tokens that count.
 
         Args:
@@ -156,20 +156,31 @@ class Recorder:
         last = rows.last_token_s[at]
         rows.last_token_s[at] = now
         rows.output_tokens[at] += counts
-        if rows.num_without_token:
+        oldest = float(last.min())  # NaN if one had no token before
+        if math.isnan(oldest):
             is_first = np.isnan(last)
-            if is_first.any():
-                self._first_tokens(at[is_first], now)
-                at, last, counts = at[~is_first], last[~is_first], counts[~is_first]
-        if len(at):
+            self._first_tokens(at[is_first], now)
+            at, last, counts = at[~is_first], last[~is_first], counts[~is_first]
+            if not len(at):
+                return
+            oldest = float(last.min())
+        self._gaps(at, last, now, now - oldest)
+        self._generated(at, counts)
+
+    def _gaps(
+        self, at: NDArray[np.int64], last: NDArray[np.float64], now: float, longest: float
+    ) -> None:
+        """Inter-token gaps; a decode that goes on gives all its requests the same one."""
+        if now - float(last.max()) == longest:
+            self._histograms[metrics.ITL].observe(longest, len(at))
+            self._slo.equal_gaps(at, longest)
+        else:
             gaps = now - last
             self._histograms[metrics.ITL].observe_many(gaps)
             self._slo.gaps(at, gaps)
-            self._generated(at, counts)
 
     def _first_tokens(self, at: NDArray[np.int64], now: float) -> None:
         rows = self._rows
-        rows.num_without_token -= len(at)
         rows.first_token_s[at] = now
         self._histograms[metrics.TTFT].observe_many(now - rows.arrival_s[at])
         self._histograms[metrics.PREFILL_TIME].observe_many(now - rows.admitted_s[at])

@@ -1,8 +1,9 @@
 """A runner for tests of the real step process, without torch and driven by files.
 
-The config's `runner_factory` names `load`; the test writes into the model folder what shall happen:
-`hang` (steps wait while it exists), `fail` (steps raise while it exists), `slow_load` (loading waits
-while it exists), `start_failed` (its text is the reason), `step_ms` (how long each step takes).
+The config's `runner_factory` names `load`; the test writes into the model folder what shall
+happen: `hang` (steps wait while it exists), `fail` (steps raise while it exists), `slow_load`
+(loading waits while it exists), `start_failed` (its text is the reason), `step_ms` (how long each
+step takes).
 """
 
 import json
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline_crds.settings import EngineSettings
-
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepPlan, StepResult
@@ -49,16 +49,13 @@ class FakeEngine:
     def __init__(self, model_dir: Path, settings: EngineSettings) -> None:
         self.settings = settings
         num_blocks = settings.num_kv_blocks or NUM_BLOCKS
-        max_seqs, max_tokens = settings.boot_max_num_seqs, settings.boot_max_num_batched_tokens
-        assert max_seqs is not None
-        assert max_tokens is not None
         longest = (num_blocks - 1) * settings.block_size
         self.limits = EngineLimits(
             num_blocks=num_blocks,
             block_size=settings.block_size,
             max_model_len=min(settings.max_model_len or longest, longest),
-            max_slots=max_seqs,
-            max_step_tokens=max_tokens,
+            max_slots=settings.boot_max_num_seqs or settings.max_num_seqs,
+            max_step_tokens=settings.boot_max_num_batched_tokens or settings.max_num_batched_tokens,
             vocab_size=_vocab_size(model_dir),
             eos_token_ids=(),
             cache_root=b"fake",

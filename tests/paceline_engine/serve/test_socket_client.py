@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+
 from paceline_crds import metrics
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.request import FinishReason
@@ -209,11 +210,15 @@ def test_signals_to_the_whole_group_leave_the_engine_to_its_client(tmp_path: Pat
     play(tmp_path, go)
 
 
-def test_the_process_imports_no_torch_for_a_runner_without_it(tmp_path: Path) -> None:
+def test_a_process_for_a_runner_without_torch_has_none_of_it(tmp_path: Path) -> None:
     async def go(client: SocketEngineClient) -> None:
-        maps = Path(f"/proc/{client.pid}/maps")
-        if not maps.exists():
-            pytest.skip("needs /proc")
-        assert "libtorch" not in maps.read_text()
+        assert "libtorch" not in memory_map(client.pid)
 
     play(tmp_path, go)
+
+
+def memory_map(pid: int | None) -> str:
+    file = Path(f"/proc/{pid}/maps")
+    if not file.exists():
+        pytest.skip("needs /proc, which this system lacks")
+    return file.read_text()
