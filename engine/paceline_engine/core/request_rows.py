@@ -146,17 +146,24 @@ class RequestRows:
             index = self._tenants[name] = len(self._tenants)
         return index
 
-    def serve_prompts(self, at: NDArray[np.int64]) -> None:
-        """The prompts of these rows are done."""
-        self._serve(0, at, self.prompt_tokens[at])
+    def serve_prompts(self, at: NDArray[np.int64]) -> int:
+        """The prompts of these rows are done; returns their tokens."""
+        counts = self.prompt_tokens[at]
+        total = int(counts.sum())
+        self._serve(0, at, counts, total)
+        return total
 
-    def serve_outputs(self, at: NDArray[np.int64], counts: NDArray[np.integer[Any]]) -> None:
-        """These rows got output tokens that count."""
-        self._serve(1, at, counts)
+    def serve_outputs(
+        self, at: NDArray[np.int64], counts: NDArray[np.integer[Any]], total: int
+    ) -> None:
+        """These rows got output tokens that count, `total` in all."""
+        self._serve(1, at, counts, total)
 
-    def _serve(self, kind: int, at: NDArray[np.int64], counts: NDArray[np.integer[Any]]) -> None:
+    def _serve(
+        self, kind: int, at: NDArray[np.int64], counts: NDArray[np.integer[Any]], total: int
+    ) -> None:
         if len(self._tenants) == 1:
-            self._served[0, kind] += counts.sum()
+            self._served[0, kind] += total
         else:
             np.add.at(self._served[:, kind], self.tenant[at], counts)
 

@@ -51,8 +51,8 @@ class Verdict:
     """What became of the rows of a step.
 
     Attributes:
-        kept: [m] int32, tokens of the row that count.
-        ends: [m] int8, GOES_ON, STOPPED or AT_LENGTH.
+        kept: [m] int32, tokens of the row that count; read only.
+        ends: [m] int8, GOES_ON, STOPPED or AT_LENGTH; read only.
     """
 
     kept: Int32
@@ -69,7 +69,10 @@ class StopRules:
     Mutable arrays because every step of every request passes here.
     """
 
-    __slots__ = ("_eos", "_eos_from", "_extra", "_extra_slots", "_ids_from", "_limit")
+    __slots__ = (
+        *("_all_kept", "_eos", "_eos_from", "_extra", "_extra_slots", "_ids_from", "_limit"),
+        "_none_ends",
+    )
 
     def __init__(self, max_slots: int, eos_token_ids: tuple[int, ...]) -> None:
         self._eos = sorted(set(eos_token_ids))
@@ -78,6 +81,9 @@ class StopRules:
         self._ids_from = np.zeros(max_slots, dtype=np.int64)  # the same for its own stop ids
         self._extra = np.full((max_slots, 1), _NO_TOKEN, dtype=np.int32)
         self._extra_slots: set[int] = set()
+        self._all_kept = np.ones(max_slots, dtype=np.int32)
+        self._none_ends = np.zeros(max_slots, dtype=np.int8)
+        self._all_kept.flags.writeable = self._none_ends.flags.writeable = False
 
     def add(
         self, slot: int, params: SamplingParams, num_prompt_tokens: int, max_model_len: int
@@ -110,6 +116,14 @@ class StopRules:
         limits: NDArray[np.int64] = self._limit[slots]
         return limits
 
+    def may_stop(self, slots: Int32, tokens: Int32) -> bool:
+        """Whether any of [m, 1] tokens is a stop id of its row, min_tokens or not: a quick look."""
+        column = tokens[:, 0]
+        for eos in self._eos:
+            if (column == eos).any():
+                return True
+        return bool(self._extra_slots) and bool((tokens == self._extra[slots]).any())
+
     def judge(self, slots: Int32, totals: Counts, tokens: Int32) -> Verdict:
         """Decide what of a step's tokens counts and who ends.
 
@@ -141,8 +155,8 @@ class StopRules:
         limit = self._limit[slots]
         at_length = totals + 1 >= limit
         stops = self._stops(slots, totals, tokens)
-        if stops is None and not at_length.any():
-            return Verdict(np.ones(len(slots), np.int32), np.zeros(len(slots), np.int8))
+        if stops is None and not np.count_nonzero(at_length):  # cheaper than any()
+            return Verdict(self._all_kept[: len(slots)], self._none_ends[: len(slots)])
         ends = at_length * np.int8(AT_LENGTH)
         room = totals < limit
         if stops is not None:
@@ -155,7 +169,7 @@ class StopRules:
         hits: NDArray[np.bool_] | None = None
         for eos in self._eos:
             found = tokens == eos
-            if found.any():
+            if np.count_nonzero(found):
                 first = self._eos_from[slots]
                 found &= before >= (first[:, None] if wide else first)
                 hits = found if hits is None else hits | found
