@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline_crds.settings import DType, EngineSettings
-
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, Request, SamplingParams
 from paceline_engine.core.scheduler import Scheduler
