@@ -8,11 +8,23 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from paceline_crds.settings import EngineSettings
-
+from paceline_engine.core.live_settings import SettingsChange, SettingsState
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, Refusal, Request
 from paceline_engine.core.stats import StatsSnapshot
+
+__all__ = [
+    "EngineClient",
+    "EngineGone",
+    "EngineInfo",
+    "Heartbeat",
+    "OutputDelta",
+    "OutputStream",
+    "RequestRefused",
+    "SettingsChange",
+    "SettingsState",
+    "Startup",
+]
 
 
 class RequestRefused(Exception):
@@ -116,25 +128,6 @@ class Heartbeat:
     predicted_step_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsState:
-    """The settings in force. `generation` counts applied changes, `revision` is the writer's."""
-
-    settings: EngineSettings
-    generation: int
-    revision: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsChange:
-    """Answer to a settings change: what was and what is, camelCase names, changed ones only."""
-
-    generation: int
-    revision: int
-    old: Mapping[str, Any]
-    new: Mapping[str, Any]
-
-
 class EngineClient(Protocol):
     """All that the HTTP process may ask of the step loop."""
 
@@ -166,7 +159,9 @@ class EngineClient(Protocol):
         """The settings in force."""
         ...
 
-    async def patch_settings(self, changes: Mapping[str, Any], revision: int | None) -> SettingsChange:
+    async def patch_settings(
+        self, changes: Mapping[str, Any], revision: int | None
+    ) -> SettingsChange:
         """Change live settings between two steps, all or nothing.
 
         Raises:

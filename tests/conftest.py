@@ -1,0 +1,25 @@
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def require_program() -> Callable[[str], str]:
+    """`require_program(name)` is the program's path.
+
+    Where it is missing the test is skipped by name; with PACELINE_REQUIRE=all it fails instead, so
+    that a complete run cannot pass by leaving tests out.
+    """
+
+    def require(name: str) -> str:
+        path = shutil.which(name)
+        if path is None:
+            message = f"needs the program {name}"
+            if os.environ.get("PACELINE_REQUIRE") == "all":
+                pytest.fail(message)
+            pytest.skip(message)
+        return path
+
+    return require
