@@ -126,7 +126,7 @@ class PrefixCache:
             return
         for index, block in enumerate(blocks):
             pending = self._pending_of.get(block)
-            if pending is None or pending[1] == request_id:
+            if pending is None:
                 continue
             step_id, owner = pending
             followers = self._pending[step_id].followers.setdefault(owner, {})

@@ -7,6 +7,7 @@ stop, not a length. The token that stops belongs to the output.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from paceline_engine.core.request import FinishReason, SamplingParams
 
 GOES_ON, STOPPED, AT_LENGTH = 0, 1, 2
 _REASONS = {STOPPED: FinishReason.STOP, AT_LENGTH: FinishReason.LENGTH}
+Counts = NDArray[np.signedinteger[Any]]
 _NO_TOKEN = -2  # stands in no vocabulary and is not the -1 that pads rows
 _NEVER = np.iinfo(np.int64).max // 2
 
@@ -108,7 +110,7 @@ class StopRules:
         limits: NDArray[np.int64] = self._limit[slots]
         return limits
 
-    def judge(self, slots: Int32, totals: NDArray[np.int64], tokens: Int32) -> Verdict:
+    def judge(self, slots: Int32, totals: Counts, tokens: Int32) -> Verdict:
         """Decide what of a step's tokens counts and who ends.
 
         Args:
@@ -132,7 +134,7 @@ class StopRules:
         ends[(room == 0) & any_end] = AT_LENGTH
         return Verdict(kept, ends.astype(np.int8))
 
-    def _judge_one(self, slots: Int32, totals: NDArray[np.int64], tokens: Int32) -> Verdict:
+    def _judge_one(self, slots: Int32, totals: Counts, tokens: Int32) -> Verdict:
         """The all-decode step: one token a row, in a handful of vector operations."""
         limit = self._limit[slots]
         ends = np.where(totals + 1 >= limit, np.int8(AT_LENGTH), np.int8(GOES_ON))
@@ -141,7 +143,7 @@ class StopRules:
         ends[stops & room] = STOPPED
         return Verdict(((tokens >= 0) & room).astype(np.int32), ends)
 
-    def _stops(self, slots: Int32, before: NDArray[np.int64], tokens: Int32) -> NDArray[np.bool_]:
+    def _stops(self, slots: Int32, before: Counts, tokens: Int32) -> NDArray[np.bool_]:
         """Same shape as `tokens`: stop ids, where min_tokens lets them count."""
         wide = tokens.ndim == 2
         hits = np.zeros(tokens.shape, dtype=np.bool_)

@@ -1,0 +1,267 @@
+"""The scheduler: requests in, step plans out, results in, tokens and ends out.
+
+There is no prefill phase and no decode phase: a request has tokens that are not computed yet. A
+plan takes running requests first, then waiting ones, under a token budget, a limit of sequences and
+the free blocks. What did not change since the last step costs a few numpy calls, not Python per
+request. `now` is seconds on a monotonic clock, always an argument.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from paceline_crds.knob import ChangeClass
+from paceline_crds.settings import EngineSettings, knobs
+from paceline_engine.core import admission, intake, invariants, results, running
+from paceline_engine.core.draft_plan import DraftPlan
+from paceline_engine.core.lanes import LaneBudget, prefill_cap, split
+from paceline_engine.core.limits import EngineLimits
+from paceline_engine.core.plan import StepOutputs, StepPlan, StepResult
+from paceline_engine.core.request import Finished, FinishReason, Refusal, Request
+from paceline_engine.core.state import InFlight, SchedulerState
+from paceline_engine.core.stats import Recorder
+from paceline_engine.core.tracked import RequestState, TrackedRequest
+
+
+class Scheduler:
+    """Decides what each step computes. Mutable; owned by one step loop.
+
+    Args:
+        settings: checked by `supported.unsupported` before.
+        limits: what the engine has.
+        recorder: is told what requests and steps do.
+        max_plans: plans that may be outstanding (D); 1 = plan, run, apply.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        limits: EngineLimits,
+        recorder: Recorder,
+        *,
+        max_plans: int = 1,
+    ) -> None:
+        self._state = SchedulerState(settings, limits, recorder)
+        self._max_plans = max_plans
+        self._num_arrivals = 0
+
+    # -- what there is -----------------------------------------------------------------------
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The settings in force."""
+        return self._state.settings
+
+    @property
+    def has_work(self) -> bool:
+        """A request has not ended, or a plan waits for its result."""
+        return bool(self._state.requests) or bool(self._state.in_flight)
+
+    @property
+    def num_running(self) -> int:
+        """Requests with a slot."""
+        return self._state.slots.num_seated
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests without one, preempted ones too."""
+        return len(self._state.queue)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Plans without results."""
+        return len(self._state.in_flight)
+
+    def usage(self) -> tuple[int, int, int, int]:
+        """Blocks (active, cached, free, held); they sum up to num_blocks - 1."""
+        return self._state.pool.usage()
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def submit(self, request: Request, now: float) -> Refusal | None:
+        """Take a request into the queue, or say why not."""
+        state, params = self._state, request.params
+        num_tokens = len(request.prompt_token_ids)
+        limits = state.limits
+        refusal = admission.refuse_misfit(num_tokens, params.max_tokens, limits.max_model_len)
+        if refusal is None:
+            load = admission.QueueLoad(
+                num_waiting=len(state.queue),
+                num_waiting_tokens=state.queue.num_tokens,
+                num_free_seats=max(0, state.num_free_seats),
+                max_requests=state.settings.queue_max_requests,
+                max_tokens=state.settings.queue_max_tokens,
+            )
+            refusal = admission.refuse_when_full(load, num_tokens, state.drain, now)
+        if refusal is not None:
+            return refusal
+        assert request.request_id not in state.requests, f"request {request.request_id} twice"
+        limit = min(num_tokens + params.max_tokens, limits.max_model_len)
+        chain = state.cache.chain(request.request_id, salt=request.cache_salt)
+        tracked = TrackedRequest(request, self._num_arrivals, limit, chain)
+        self._num_arrivals += 1
+        state.requests[request.request_id] = tracked
+        state.queue.push(tracked)
+        state.recorder.request_arrived(request)
+        state.is_intake_due = True
+        return None
+
+    def abort(self, request_id: int, now: float) -> Finished | None:
+        """The client went away; None if the request is unknown or has ended."""
+        tracked = self._state.requests.get(request_id)
+        return None if tracked is None else self._state.end(tracked, FinishReason.ABORT, now)
+
+    def finish(
+        self,
+        request_id: int,
+        num_output_tokens: int,
+        now: float,
+    ) -> Finished | None:
+        """A stop string was found after so many output tokens; what came behind is discarded."""
+        tracked = self._state.requests.get(request_id)
+        if tracked is None:
+            return None
+        return self._state.end(tracked, FinishReason.STOP, now, num_output_tokens=num_output_tokens)
+
+    def expire(self, now: float) -> list[Finished]:
+        """End requests that did not start in time."""
+        state = self._state
+        return [
+            state.end(
+                tracked,
+                FinishReason.TIMEOUT,
+                now,
+                message=f"the request did not start within {now - tracked.request.arrival_s:.1f} s",
+            )
+            for tracked in state.queue.late(now)
+        ]
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def plan(self, now: float) -> StepPlan | None:
+        """The next step; None if there is nothing to compute, or enough plans are outstanding."""
+        state = self._state
+        if len(state.in_flight) >= self._max_plans or not state.requests:
+            return None
+        slots = state.slots
+        slots.compact()
+        draft = DraftPlan(
+            state.next_step_id, LaneBudget(state.budget, state.budget, state.budget, 0)
+        )
+        if state.needs_resync:
+            self._resync(draft)
+        if slots.num_seated:
+            running.plan_decodes(state, draft)
+        if state.prefilling or len(state.queue):
+            is_open = intake.is_open(state, draft)
+            if state.prefilling or is_open:
+                draft.lanes = self._split(draft.lanes.total, is_open=is_open)
+                running.plan_chunks(state, draft)
+                slots.compact()
+                if is_open and not draft.num_preempted and draft.lanes.total > 0:
+                    intake.admit(state, draft, now)
+        plan = draft.build(slots, state.removed)
+        state.brake.step(has_preempted=draft.num_preempted > 0)
+        if plan is None:
+            return None
+        for slot in draft.chunks:
+            self._leave_prefill(slot)
+        state.removed = []
+        state.needs_resync = False
+        state.next_step_id += 1
+        decodes = len(plan.slots) - len(draft.chunks)
+        state.in_flight.append(InFlight(plan, now, state.budget, decodes, draft.num_preempted))
+        return plan
+
+    def apply(self, result: StepResult, now: float) -> StepOutputs:
+        """Put the result of the oldest outstanding plan in force."""
+        record = results.take_record(self._state, result.step_id)
+        return results.apply(self._state, record, result, now)
+
+    def fail_step(self, step_id: int, message: str, now: float) -> None:  # noqa: ARG002 - for stats
+        """The oldest outstanding step failed: what it had advanced is taken back."""
+        record = results.take_record(self._state, step_id)
+        results.restore(self._state, record)
+
+    # -- live changes ------------------------------------------------------------------------
+
+    def apply_settings(self, settings: EngineSettings, now: float) -> None:  # noqa: ARG002
+        """Put other settings in force between two plans.
+
+        Raises:
+            ValueError: a setting that needs a restart differs.
+        """
+        for name, knob in knobs().items():
+            is_same = getattr(settings, name) == getattr(self.settings, name)
+            if knob.change is not ChangeClass.LIVE and not is_same:
+                raise ValueError(f"{name} cannot change while the engine runs; restart it")
+        self._state.apply_settings(settings)
+
+    def reset_prefix_cache(self) -> int:
+        """Forget what is cached; returns how many blocks became free."""
+        return self._state.cache.reset()
+
+    # -- for people and tests ----------------------------------------------------------------
+
+    def describe(self, now: float) -> list[dict[str, Any]]:
+        """Every request: ids, state, tokens, and why it waits."""
+        return [self._describe(tracked, now) for tracked in self._state.requests.values()]
+
+    def check(self) -> None:
+        """Verify every invariant.
+
+        Raises:
+            AssertionError: one does not hold.
+        """
+        invariants.check(self._state)
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _describe(self, tracked: TrackedRequest, now: float) -> dict[str, Any]:
+        slots, slot = self._state.slots, tracked.slot
+        is_running = tracked.state is RequestState.RUNNING
+        total = int(slots.total[slot]) if is_running else len(tracked.token_ids)
+        return {
+            "id": tracked.request_id,
+            "external_id": tracked.request.external_id,
+            "state": tracked.state.value,
+            "priority": tracked.request.priority,
+            "age_s": now - tracked.request.arrival_s,
+            "num_prompt_tokens": tracked.num_prompt_tokens,
+            "num_output_tokens": total - tracked.num_prompt_tokens,
+            "num_computed_tokens": int(slots.computed[slot]) if is_running else 0,
+            "num_cached_tokens": tracked.num_cached_tokens,
+            "num_blocks": len(slots.blocks(slot)) if is_running else 0,
+            "num_preemptions": tracked.num_preemptions,
+            "wait_reason": tracked.wait_reason.value,
+        }
+
+    def _split(self, budget: int, *, is_open: bool) -> LaneBudget:
+        """Share what decodes left between long and short prompts."""
+        state = self._state
+        others = len(state.requests) - 1
+        cap = prefill_cap(state.settings.long_prefill_tokens, state.budget, others)
+        if not cap:
+            return split(budget, 0, 0, 0, 0)
+        left = [int(state.slots.total[s] - state.slots.computed[s]) for s in state.prefilling]
+        return split(
+            budget,
+            cap,
+            sum(cap for n in left if n > cap) + (state.queue.lane_tokens[1] if is_open else 0),
+            sum(n for n in left if n <= cap) + (state.queue.lane_tokens[0] if is_open else 0),
+            state.next_step_id,
+        )
+
+    def _leave_prefill(self, slot: int) -> None:
+        """A request whose known tokens are all planned is a decode from the next step on."""
+        state = self._state
+        if state.slots.computed[slot] >= state.slots.total[slot]:
+            state.prefilling.pop(slot, None)
+            state.slots.is_prefilling[slot] = False
+            state.template = None
+
+    def _resync(self, draft: DraftPlan) -> None:
+        state = self._state
+        rows: Iterable[int] = state.slots.order.tolist()
+        for slot in rows:
+            state.removed.append(slot)
+            state.announce(state.slots.at(slot), draft)
