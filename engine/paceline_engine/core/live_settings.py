@@ -1,7 +1,8 @@
 """Changing settings while the engine runs: all of a change or nothing of it.
 
 A change is checked in this order, and refused with the first that fails: names, types and absolute
-bounds (400); the writer's revision (412); what needs a restart or lies above a boot maximum (409).
+bounds (400); the writer's revision (412); what needs a restart (409); what this release does not
+build (400); what lies above a boot maximum (409).
 
 Revisions only grow. A writer that sends none means the next one. A lower one is refused, so a
 writer that was paused cannot undo what came after it; an equal one is the same change once more if
@@ -20,6 +21,7 @@ from pydantic.alias_generators import to_camel
 from paceline_crds.knob import ChangeClass, Knob
 from paceline_crds.settings import EngineSettings, knobs
 from paceline_engine.core.errors import SettingRefused
+from paceline_engine.core.unsupported import refuse_change
 
 _KNOBS = {to_camel(name): (name, knob) for name, knob in knobs().items()}
 
@@ -79,6 +81,7 @@ class SettingsBook:
                 f"read the settings and use revision {wanted + 1}",
             )
         _check_change_classes(changed)
+        refuse_change(state.settings.model_copy(update=changed))
         _check_boot_maxima(state.settings, changed)
         old, new = state.settings, state.settings.model_copy(update=changed)
         self.state = SettingsState(

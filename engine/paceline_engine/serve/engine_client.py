@@ -98,9 +98,10 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """Where the start is. Phases: Spawning, Importing, Loading, Measuring, Planning, Ready, Failed.
+    """Where the start is.
 
     Attributes:
+        phase: Spawning, Importing, Fetching, Loading, Measuring, Planning, Ready, Failed.
         progress: 0..1 within the phase.
         seconds_by_phase: finished phases.
         reason, message: set when phase is Failed (`core.errors.StartFailed`).
@@ -131,12 +132,25 @@ class Heartbeat:
 class EngineClient(Protocol):
     """All that the HTTP process may ask of the step loop."""
 
-    startup: Startup
-    info: EngineInfo | None
-    """None until startup.phase is Ready."""
-    heartbeat: Heartbeat
-    stats: StatsSnapshot
-    """The latest snapshot; pushed at least with every step that finished a request and when idle."""
+    @property
+    def startup(self) -> Startup:
+        """Where the start is; phase Failed also when the engine ended later."""
+        ...
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """None until startup.phase is Ready."""
+        ...
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """Progress of the step loop as of now."""
+        ...
+
+    @property
+    def stats(self) -> StatsSnapshot:
+        """The latest snapshot; pushed with every step that finished a request and when idle."""
+        ...
 
     async def submit(self, request: Request) -> OutputStream:
         """Hand over one request.

@@ -1,0 +1,236 @@
+"""The life of one server: listen, start the engine, serve, drain, exit with a reason."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import uvicorn
+from fastapi import FastAPI
+
+from paceline_engine.core.errors import StartFailed
+from paceline_engine.core.unsupported import refuse_at_start
+from paceline_engine.serve import app, listeners
+from paceline_engine.serve.admin import create_admin_app
+from paceline_engine.serve.config import ServeConfig
+from paceline_engine.serve.drain import Drain, Phase
+from paceline_engine.serve.drain_gate import DrainGate
+from paceline_engine.serve.engine_client import Startup
+from paceline_engine.serve.listeners import Listeners
+from paceline_engine.serve.socket_client import SocketEngineClient
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_ENGINE_DIED = 1
+EXIT_USAGE = 2
+EXIT_START_FAILED = 3
+
+_TICK_S = 0.05
+_FLUSH_S = 2.0
+_CUT_MESSAGE = "the server shut down before this request finished; send it again"
+
+
+def serve(config: ServeConfig) -> int:
+    """Serve until a signal or the end of the engine; returns the exit code.
+
+    0 after a drain, 1 when the engine died, 2 when the config cannot be served (a taken port), 3
+    when the model could not be loaded. The reason is the last line of the log.
+    """
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        refuse_at_start(config.settings)
+        opened = listeners.open_listeners(config)
+    except StartFailed as error:
+        log.error("cannot start: %s", error)
+        return EXIT_USAGE
+    uvloop_config = uvicorn.Config(_no_app, loop="auto")
+    with asyncio.Runner(loop_factory=uvloop_config.get_loop_factory()) as runner:
+        return runner.run(_Life(config, opened).run())
+
+
+class _Server(uvicorn.Server):
+    """A server whose signals are somebody else's business."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the handlers of the process alone."""
+        yield
+
+
+@dataclass(slots=True)
+class _Running:
+    server: _Server
+    task: asyncio.Task[None]
+
+
+class _Life:
+    """What one `serve` call owns; lives in one event loop."""
+
+    def __init__(self, config: ServeConfig, opened: Listeners) -> None:
+        self._config = config
+        self._listeners = opened
+        self._client = SocketEngineClient(config)
+        self._drain = Drain(
+            shutdown_timeout_s=config.shutdown_timeout_s,
+            sigterm_propagation_s=config.sigterm_propagation_s,
+        )
+        self._poke = asyncio.Event()
+        self._logged_phase = Phase.SERVING
+
+    async def run(self) -> int:
+        """From the first handler to the exit code."""
+        loop = asyncio.get_running_loop()
+        # Handlers come before the load: SIGTERM while a model loads is an ordinary drain.
+        loop.add_signal_handler(signal.SIGTERM, self._on_signal, self._drain.terminate)
+        loop.add_signal_handler(signal.SIGINT, self._on_signal, self._drain.interrupt)
+        public_app = app.create_public_app(self._client, self._config, self._drain)
+        gate = DrainGate(public_app, self._drain)
+        admin_app = create_admin_app(
+            self._client, self._config, self._drain, on_drain=self._poke.set
+        )
+        running = [
+            _start(gate, self._listeners.public),
+            _start(admin_app, self._listeners.admin),
+        ]
+        log.info(
+            "listening on %s (admin %s); loading %s",
+            listeners.url_of(self._listeners.public),
+            listeners.url_of(self._listeners.admin),
+            self._config.model,
+        )
+        announcing = asyncio.create_task(self._announce())
+        try:
+            await self._client.start()
+            return await self._until_over(gate)
+        finally:
+            announcing.cancel()
+            await self._client.close()
+            for one in running:
+                one.server.should_exit = True
+            await asyncio.gather(*(one.task for one in running))
+            self._listeners.close()
+
+    def _on_signal(self, act: Callable[[float], None]) -> None:
+        act(time.monotonic())
+        self._poke.set()
+
+    async def _until_over(self, gate: DrainGate) -> int:
+        engine_ended = asyncio.create_task(self._client.wait_ended())
+        try:
+            while True:
+                await self._pause(engine_ended)
+                now = time.monotonic()
+                phase = self._drain.advance(now, gate.num_open)
+                self._log_phase(phase, now, gate.num_open)
+                if self._drain.may_exit:
+                    log.info("drained; exiting")
+                    return EXIT_OK
+                if engine_ended.done():
+                    return await self._mourn(gate)
+                if self._drain.is_cut_short:
+                    await self._cut(gate)
+                    return EXIT_OK
+        finally:
+            engine_ended.cancel()
+
+    async def _pause(self, engine_ended: asyncio.Task[None]) -> None:
+        """Until a signal, a drain or the engine's end; while draining, a tick at most."""
+        is_moving = self._drain.phase in {Phase.PROPAGATING, Phase.DRAINING}
+        poked = asyncio.create_task(self._poke.wait())
+        await asyncio.wait(
+            {poked, engine_ended},
+            timeout=_TICK_S if is_moving else None,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        poked.cancel()
+        self._poke.clear()
+
+    async def _cut(self, gate: DrainGate) -> None:
+        """The grace is over: every client still there gets an error, none is cut in silence."""
+        log.warning(
+            "%d requests did not finish in time; each gets an error and the server exits",
+            gate.num_open,
+        )
+        self._client.end_streams(_CUT_MESSAGE)
+        await _flushed(gate)
+
+    async def _mourn(self, gate: DrainGate) -> int:
+        startup = self._client.startup
+        await _flushed(gate)
+        if self._client.info is not None:
+            log.error("the engine ended: %s: %s", startup.reason, startup.message)
+            return EXIT_ENGINE_DIED
+        log.error("the engine did not start: %s: %s", startup.reason, startup.message)
+        return EXIT_START_FAILED
+
+    async def _announce(self) -> None:
+        """Say how the start goes, each phase once and each tenth of it."""
+        said: tuple[str, int] | None = None
+        while (startup := self._client.startup).phase not in {"Ready", "Failed"}:
+            step = startup.phase, int(startup.progress * 10)
+            if step != said and startup.phase != "Spawning":
+                log.info("%s %d%%", startup.phase, step[1] * 10)
+                said = step
+            await asyncio.sleep(_TICK_S)
+        if startup.phase == "Ready":
+            self._say_ready(startup)
+
+    def _say_ready(self, startup: Startup) -> None:
+        info = self._client.info
+        assert info is not None
+        seconds = sum(startup.seconds_by_phase.values())
+        log.info(
+            "ready after %.1f s: %s on %s, %s, %d KV blocks of %d tokens, requests up to %d tokens",
+            seconds,
+            info.model,
+            listeners.url_of(self._listeners.public),
+            info.dtype,
+            info.num_blocks - 1,
+            info.block_size,
+            info.max_model_len,
+        )
+
+    def _log_phase(self, phase: Phase, now: float, num_open: int) -> None:
+        if phase is self._logged_phase:
+            return
+        self._logged_phase = phase
+        left_s = self._drain.seconds_left(now)
+        log.info(
+            "drain (%s): %s, %d requests open%s",
+            self._drain.reason,
+            phase.value,
+            num_open,
+            "" if left_s is None else f", at most {left_s:.0f} s left",
+        )
+
+
+def _start(app_to_serve: FastAPI | DrainGate, listener: socket.socket) -> _Running:
+    server = _Server(
+        uvicorn.Config(
+            app_to_serve,
+            log_config=None,
+            access_log=False,
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    return _Running(server, asyncio.create_task(server.serve(sockets=[listener])))
+
+
+async def _flushed(gate: DrainGate) -> None:
+    """Until every answer is sent, a short while at most."""
+    deadline = time.monotonic() + _FLUSH_S
+    while gate.num_open and time.monotonic() < deadline:
+        await asyncio.sleep(_TICK_S / 5)
+
+
+async def _no_app(*_: object) -> None:
+    """Only there because a config asks for an app."""
