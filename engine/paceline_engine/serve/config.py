@@ -27,6 +27,8 @@ class ServeConfig:
         admin_token_sha256_file: holds up to two hex SHA-256 digests of accepted admin tokens.
         settings: as written, boot maxima may be absent.
         settings_revision: the writer's revision of `settings`; 0 when nobody counted yet.
+        trust_request_chat_template: requests may bring a chat template; a template is a program
+            that can loop for long, so only trusted clients should.
         strict: unknown fields of a request body are errors instead of warnings.
         propagation_s: phase 1 of a drain begun by POST, when the body names no time.
         sigterm_propagation_s: phase 1 after SIGTERM; 0 in pods, where preStop was that time.
@@ -52,6 +54,7 @@ class ServeConfig:
     admin_token_file: Path | None = None
     admin_token_sha256_file: Path | None = None
     settings_revision: int = 0
+    trust_request_chat_template: bool = False
     strict: bool = False
     propagation_s: float = 5.0
     sigterm_propagation_s: float = 0.0
