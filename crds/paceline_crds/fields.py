@@ -51,6 +51,8 @@ Quantity = Annotated[
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "pattern": _QUANTITY,
             "maxLength": 32,
+            "minimum": 0,
+            "maximum": 999_999_999_999_999,
             "x-kubernetes-int-or-string": True,
         }
     ),

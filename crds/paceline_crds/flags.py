@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from paceline_crds import phrases, resolve
+from paceline_crds import objective, phrases
 from paceline_crds.group import bare
 from paceline_crds.knob import Knob
 from paceline_crds.settings import EngineSettings, border_name, knobs
@@ -47,7 +47,7 @@ def settings_from_args(namespace: argparse.Namespace) -> EngineSettings:
         InvalidSettings: flags that exclude each other.
     """
     written = {name: getattr(namespace, name) for name in knobs() if hasattr(namespace, name)}
-    return resolve.start(written, None).settings
+    return objective.start(written, None).settings
 
 
 def help_of(name: str) -> str:

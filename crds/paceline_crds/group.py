@@ -28,8 +28,8 @@ G = TypeVar("G", bound="Group")
 class Group(BaseModel):
     """An object of the resource: strict, camelCase outside, with the rules of its class.
 
-    Every field is optional unless the type says otherwise, and absent means "not pinned"; an
-    explicit null is refused, as the API server does.
+    Every field is optional unless the type says otherwise, and absent means "not pinned". A null
+    is the same as absent: the API server prunes it.
     """
 
     model_config = ConfigDict(
@@ -48,11 +48,9 @@ class Group(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_nulls(cls, data: Any) -> Any:
+    def _nulls_are_absent(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            for name, value in data.items():
-                if value is None:
-                    raise rules.broken(f"{name} must not be null; give a value or remove the line")
+            return {name: value for name, value in data.items() if value is not None}
         return data
 
     @model_validator(mode="after")

@@ -1,14 +1,33 @@
-"""Starting values: of an objective, else of the device. Pure; the table is in `docs/settings.md`.
+"""Settings to start with: what a person wrote, else an objective's values, else the device's.
 
 A range of the table means starting value to boot maximum.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import ValidationError
+
+from paceline_crds.errors import InvalidSettings
 from paceline_crds.settings import EngineSettings, knobs
+from paceline_crds.source import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """Settings and where each came from.
+
+    Attributes:
+        settings: built from what is set only, so `model_fields_set` tells it from defaults.
+        sources: snake_case name -> source, for every setting.
+    """
+
+    settings: EngineSettings
+    sources: Mapping[str, Source]
+
 
 LARGE_GPU_BYTES = 70_000_000_000
 """From here on a GPU starts with the large values, as in vLLM."""
@@ -81,6 +100,31 @@ def below_boot_maxima(pinned: Mapping[str, Any], starting: Mapping[str, Any]) ->
         elif limit is not None and left.get(name, default) > limit:
             left[name] = limit
     return left
+
+
+def start(written: Mapping[str, Any], objective: Objective | None) -> Resolved:
+    """Settings from what a person wrote (manifest or flags) and an objective.
+
+    Raises:
+        InvalidSettings: a value is out of its bounds or above its own boot maximum.
+    """
+    starting: Mapping[str, Any] = STARTING_VALUES[objective] if objective else {}
+    filled = below_boot_maxima(written, starting)
+    try:
+        settings = EngineSettings(**written, **filled)
+    except ValidationError as error:
+        raise InvalidSettings(
+            "\n".join(item["msg"].removeprefix("Value error, ") for item in error.errors())
+        ) from error
+    sources = {
+        name: Source.SPEC
+        if name in written
+        else Source.OBJECTIVE
+        if name in starting and name in filled
+        else Source.DEFAULT
+        for name in knobs()
+    }
+    return Resolved(settings=settings, sources=sources)
 
 
 def for_device(settings: EngineSettings, gpu_memory_bytes: int | None) -> EngineSettings:

@@ -51,7 +51,8 @@ def _sentences(item: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[s
 def _advice(path: str, value: Any, wanted: str) -> str:
     if isinstance(value, bool) and wanted.startswith(("one of", "text", "a duration")):
         return "YAML reads On, Off, Yes and No as booleans: put the word in quotes"
-    if isinstance(value, int | float) and not isinstance(value, bool) and "text" in wanted:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and ("text" in wanted or wanted.startswith("a quantity")):
         return f'put the number in quotes: "{value}"'
     return f"change {path} or remove it"
 

@@ -66,12 +66,26 @@ def immutable_rules(declared: Mapping[str, Knob]) -> tuple[Rule, ...]:
     """A transition rule for each setting that never changes; a manifest alone cannot break it."""
     return tuple(
         Rule(
-            f"{_cel(knob.spec)} == oldSelf{_cel(knob.spec).removeprefix('self')}",
+            _unchanged(knob.spec),
             f"{knob.spec} is immutable; keep its value, or create another LLMDeployment",
             lambda _: True,
         )
         for knob in declared.values()
         if knob.change is ChangeClass.IMMUTABLE and knob.spec
+    )
+
+
+def _unchanged(path: str) -> str:
+    """CEL: both absent, or both there and equal; comparing optionals exceeds the cost limit."""
+    parts = path.split(".")
+    heads = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+    def there(whole: str) -> str:
+        return "(" + " && ".join(f"has({whole}.{head})" for head in heads) + ")"
+
+    return (
+        f"{there('self')} == {there('oldSelf')} && "
+        f"(!{there('self')} || !{there('oldSelf')} || self.{path} == oldSelf.{path})"
     )
 
 

@@ -8,6 +8,8 @@ import yaml
 from paceline_crds import flags, generate
 from paceline_crds.settings import border_name, knobs
 
+pytestmark = pytest.mark.slow  # the definition is long, and PyYAML writes it in Python
+
 
 def test_the_committed_files_are_up_to_date() -> None:
     assert generate.differences(generate.ROOT) == ""

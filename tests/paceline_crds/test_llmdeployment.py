@@ -88,8 +88,11 @@ def test_the_minimal_manifest_has_one_replica_and_pins_nothing() -> None:
             ),
         ),
         (
-            "scheduling: {queue: {timeout:}}",
-            "spec.scheduling.queue: timeout must not be null; give a value or remove the line",
+            "resources: {requests: {cpu: 0.5}}",
+            (
+                "spec.resources.requests.cpu must be a quantity such as 500m, 2 or 16Gi, got 0.5; "
+                'put the number in quotes: "0.5"'
+            ),
         ),
         (
             "env: [{name: A, value: x}, {name: A, value: y}]",
@@ -99,6 +102,13 @@ def test_the_minimal_manifest_has_one_replica_and_pins_nothing() -> None:
 )
 def test_a_wrong_field_is_refused_with_its_path_and_what_to_do(lines: str, message: str) -> None:
     assert problems_of(with_spec(lines)) == message
+
+
+def test_a_null_is_the_same_as_absent() -> None:
+    spec = llmdeployment.loads(with_spec("scheduling:\nkvCache: {dtype:}")).spec
+    assert spec.scheduling is None
+    assert spec.kv_cache is not None
+    assert spec.kv_cache.model_fields_set == set()
 
 
 def test_every_problem_is_told_at_once() -> None:

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from paceline_crds import llmdeployment, resolve
+from paceline_crds import llmdeployment, objective, resolve
 from paceline_crds.errors import InvalidSettings
-from paceline_crds.objective import Objective
-from paceline_crds.resolve import Resolved
+from paceline_crds.objective import Objective, Resolved
 from paceline_crds.settings import KvCacheDType, SchedulingPolicy
 from paceline_crds.source import Source
 
@@ -59,16 +58,16 @@ def test_a_pinned_value_above_the_objectives_boot_maximum_drops_that_maximum() -
     assert whole.settings.boot_max_num_batched_tokens == 4096
 
 
-@pytest.mark.parametrize("objective", [None, *Objective])
-def test_a_starting_value_gives_way_to_a_pinned_boot_maximum(objective: Objective | None) -> None:
+@pytest.mark.parametrize("chosen", [None, *Objective])
+def test_a_starting_value_gives_way_to_a_pinned_boot_maximum(chosen: Objective | None) -> None:
     spec: dict[str, Any] = {"scheduling": {"bootMaxNumSeqs": 4}}
-    if objective:
-        spec["objective"] = objective.value
+    if chosen:
+        spec["objective"] = chosen.value
     whole = resolved(**spec)
     assert whole.settings.max_num_seqs == 4
-    assert whole.sources["max_num_seqs"] is (Source.OBJECTIVE if objective else Source.DEFAULT)
+    assert whole.sources["max_num_seqs"] is (Source.OBJECTIVE if chosen else Source.DEFAULT)
 
 
 def test_settings_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(InvalidSettings, match="maxNumSeqs must be <= bootMaxNumSeqs"):
-        resolve.start({"max_num_seqs": 9, "boot_max_num_seqs": 8}, None)
+        objective.start({"max_num_seqs": 9, "boot_max_num_seqs": 8}, None)
