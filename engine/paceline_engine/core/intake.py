@@ -11,12 +11,12 @@ _RETRY_STEPS = 32
 """Without an event the walk is repeated only so often: the brake and forecasts move slowly."""
 
 
-def is_open(state: SchedulerState, draft: DraftPlan) -> bool:
+def is_open(state: SchedulerState, step_id: int) -> bool:
     """Whether anybody may be admitted in this step at all.
 
-    A static batch takes nobody once it has been filled; a step that preempted admits nobody.
+    A static batch takes nobody once it has been filled.
     """
-    if not len(state.queue) or draft.num_preempted:
+    if not len(state.queue):
         return False
     if not state.slots.num_seated:
         state.is_batch_open = True
@@ -24,7 +24,7 @@ def is_open(state: SchedulerState, draft: DraftPlan) -> bool:
         return False
     if state.num_free_seats <= 0:
         return False
-    due = state.is_intake_due or draft.step_id % _RETRY_STEPS == 0
+    due = state.is_intake_due or step_id % _RETRY_STEPS == 0
     return due or not state.slots.num_seated
 
 

@@ -19,6 +19,7 @@ from paceline_engine.core.plan import StepOutputs, StepPlan, StepResult
 from paceline_engine.core.request import Finished, FinishReason, Refusal, Request
 from paceline_engine.core.state import InFlight, SchedulerState
 from paceline_engine.core.stats import Recorder
+from paceline_engine.core.steady import SteadyBatch
 from paceline_engine.core.tracked import RequestState, TrackedRequest
 
 
@@ -142,6 +143,32 @@ class Scheduler:
         state = self._state
         if len(state.in_flight) >= self._max_plans or not state.requests:
             return None
+        return self._plan_steady(now) or self._plan(now)
+
+    def _plan_steady(self, now: float) -> StepPlan | None:
+        """The step in which every running request goes on and nobody can join, if it is one."""
+        state = self._state
+        if state.prefilling or state.in_flight or state.needs_resync or state.removed:
+            return None
+        if state.brake.is_on or intake.is_open(state, state.next_step_id):
+            return None
+        steady = state.steady
+        if steady is None:
+            template = running.decode_rows(state)
+            if not SteadyBatch.fits(state.slots, template):
+                return None
+            steady = state.steady = SteadyBatch(state.slots, template)
+        num_rows = len(steady.template.slots)
+        if num_rows > state.budget or steady.num_blocks_wanted() > state.pool.num_free:
+            return None
+        plan = steady.plan(state, state.next_step_id)
+        state.next_step_id += 1
+        state.in_flight.append(InFlight(plan, now, state.budget, num_rows, 0, 0, steady))
+        return plan
+
+    def _plan(self, now: float) -> StepPlan | None:
+        state = self._state
+        state.leave_steady()
         slots = state.slots
         slots.compact()
         draft = DraftPlan(
@@ -152,7 +179,7 @@ class Scheduler:
         if slots.num_seated:
             running.plan_decodes(state, draft)
         if state.prefilling or len(state.queue):
-            is_open = intake.is_open(state, draft)
+            is_open = intake.is_open(state, draft.step_id)
             if state.prefilling or is_open:
                 draft.lanes = self._split(draft.lanes.total, is_open=is_open)
                 running.plan_chunks(state, draft)
@@ -168,13 +195,25 @@ class Scheduler:
         state.removed = []
         state.needs_resync = False
         state.next_step_id += 1
-        decodes = len(plan.slots) - len(draft.chunks)
-        state.in_flight.append(InFlight(plan, now, state.budget, decodes, draft.num_preempted))
+        state.in_flight.append(
+            InFlight(
+                plan,
+                now,
+                state.budget,
+                num_decodes=len(plan.slots) - len(draft.chunks),
+                num_prefill_tokens=sum(draft.chunks.values()),
+                num_preempted=draft.num_preempted,
+            )
+        )
         return plan
 
     def apply(self, result: StepResult, now: float) -> StepOutputs:
         """Put the result of the oldest outstanding plan in force."""
-        record = results.take_record(self._state, result.step_id)
+        state = self._state
+        record = results.take_record(state, result.step_id)
+        steady = record.steady
+        if steady is not None and steady is state.steady and steady.can_apply(state, result):
+            return results.apply_steady(state, steady, record, result, now)
         return results.apply(self._state, record, result, now)
 
     def fail_step(self, step_id: int, message: str, now: float) -> None:  # noqa: ARG002 - for stats
@@ -204,6 +243,7 @@ class Scheduler:
 
     def describe(self, now: float) -> list[dict[str, Any]]:
         """Every request: ids, state, tokens, and why it waits."""
+        self._state.settle()
         return [self._describe(tracked, now) for tracked in self._state.requests.values()]
 
     def check(self) -> None:
@@ -212,6 +252,7 @@ class Scheduler:
         Raises:
             AssertionError: one does not hold.
         """
+        self._state.settle()
         invariants.check(self._state)
 
     # -- inside ------------------------------------------------------------------------------
