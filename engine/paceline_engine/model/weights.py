@@ -1,4 +1,4 @@
-"""From safetensors files to the tensors that a decoder computes with.
+"""From safetensors files to weights laid out for the kernels.
 
 Projections that read the same input are joined (q, k, v; gate, up): one product instead of three
 or two. Values stay in the checkpoint's 16-bit format where the kernels can read it: a bfloat16
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.model.config import ModelConfig
+from paceline_kernels import ops
+from paceline_kernels.decoder import PreparedLayer
 from paceline_kernels.linear import LinearWeight
 
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
@@ -24,25 +26,11 @@ IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWeights:
-    """One layer. Norms are [hidden] (or [head_dim] over heads); the rest are prepared linears."""
-
-    input_norm: Tensor
-    qkv: LinearWeight
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    o: LinearWeight
-    post_norm: Tensor
-    gate_up: LinearWeight
-    down: LinearWeight
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderWeights:
-    """All of a model. `embedding` is [vocab, hidden]; `lm_head` may share its memory."""
+class Weights:
+    """All of a model. `embedding` is [vocab, hidden] as it lies in the file."""
 
     embedding: Tensor
-    layers: tuple[LayerWeights, ...]
+    layers: tuple[PreparedLayer, ...]
     final_norm: Tensor
     lm_head: LinearWeight
 
@@ -89,40 +77,35 @@ class Checkpoint:
 
 
 def load_weights(
-    folder: Path,
-    config: ModelConfig,
-    prepare: Callable[[Tensor, Tensor | None], LinearWeight],
-    activation_dtype: torch.dtype,
-    progress: Callable[[float], None],
-) -> DecoderWeights:
+    folder: Path, config: ModelConfig, impl: str, progress: Callable[[float], None]
+) -> Weights:
     """Read a whole model.
 
     Args:
         folder: holds *.safetensors and, with several, their index.
         config: of the same folder.
-        prepare: makes a linear of (weight, bias); picks format and layout for the kernels.
-        activation_dtype: format of norms (they are tiny and read every step).
+        impl: implementation of the kernels that the weights are laid out for.
         progress: called with the share done, 0 to 1.
 
     Raises:
         StartFailed: UnsupportedModel, naming what is missing, misshapen or not known.
     """
     checkpoint = Checkpoint(folder)
-    reader = _Reader(checkpoint, config, prepare, activation_dtype)
+    reader = _Reader(checkpoint, config, impl)
     embedding = checkpoint.take("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
     layers = []
     for index in range(config.num_layers):
-        layers.append(reader.layer(f"model.layers.{index}."))
+        layers.append(reader.layer(index))
         progress((index + 1) / (config.num_layers + 1))
     if config.tie_word_embeddings:
         checkpoint.ignore("lm_head.weight")
-        lm_head = prepare(embedding, None)
+        lm_head = ops.prepare_linear(embedding, impl=impl)
     else:
         lm_head = reader.linear("lm_head.", config.vocab_size, config.hidden_size, False)
     final_norm = reader.norm("model.norm.weight", config.hidden_size)
     checkpoint.check_all_read()
     progress(1.0)
-    return DecoderWeights(
+    return Weights(
         embedding=embedding, layers=tuple(layers), final_norm=final_norm, lm_head=lm_head
     )
 
@@ -130,57 +113,69 @@ def load_weights(
 class _Reader:
     """Reads layers under the names of the hub (`model.layers.N.self_attn.q_proj.weight` ...)."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        config: ModelConfig,
-        prepare: Callable[[Tensor, Tensor | None], LinearWeight],
-        norm_dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, impl: str) -> None:
         self._checkpoint = checkpoint
         self._config = config
-        self._prepare = prepare
-        self._norm_dtype = norm_dtype
+        self._impl = impl
 
-    def layer(self, prefix: str) -> LayerWeights:
-        config, attn, mlp = self._config, f"{prefix}self_attn.", f"{prefix}mlp."
+    def layer(self, index: int) -> PreparedLayer:
+        config, prefix = self._config, f"model.layers.{index}."
+        attn, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
         hidden, ffn = config.hidden_size, config.intermediate_size
         qkv = {"q_proj": config.q_size, "k_proj": config.kv_size, "v_proj": config.kv_size}
         gate_up = {"gate_proj": ffn, "up_proj": ffn}
         head_norms = config.qk_norm
-        return LayerWeights(
+        return PreparedLayer(
             input_norm=self.norm(f"{prefix}input_layernorm.weight", hidden),
             qkv=self._joined(attn, qkv, hidden, config.qkv_bias),
             q_norm=self.norm(f"{attn}q_norm.weight", config.head_dim) if head_norms else None,
             k_norm=self.norm(f"{attn}k_norm.weight", config.head_dim) if head_norms else None,
             o=self.linear(f"{attn}o_proj.", hidden, config.q_size, config.o_bias),
             post_norm=self.norm(f"{prefix}post_attention_layernorm.weight", hidden),
-            gate_up=self._joined(mlp, gate_up, hidden, config.mlp_bias),
+            gate_up=self._joined(mlp, gate_up, hidden, config.mlp_bias, is_gated=True),
             down=self.linear(f"{mlp}down_proj.", hidden, ffn, config.mlp_bias),
+            sliding_window=config.sliding_windows[index],
         )
 
     def linear(self, prefix: str, rows: int, columns: int, has_bias: bool) -> LinearWeight:
         weight = self._checkpoint.take(f"{prefix}weight", rows, columns)
         bias = self._checkpoint.take(f"{prefix}bias", rows) if has_bias else None
-        return self._prepare(weight, bias)
+        return ops.prepare_linear(weight, bias, impl=self._impl)
 
     def norm(self, name: str, size: int) -> Tensor:
-        return self._checkpoint.take(name, size).to(self._norm_dtype)
+        return self._checkpoint.take(name, size).float().contiguous()
 
     def _joined(
-        self, prefix: str, parts: dict[str, int], columns: int, has_bias: bool
+        self,
+        prefix: str,
+        parts: dict[str, int],
+        columns: int,
+        has_bias: bool,
+        *,
+        is_gated: bool = False,
     ) -> LinearWeight:
         take = self._checkpoint.take
         weights = [take(f"{prefix}{part}.weight", rows, columns) for part, rows in parts.items()]
         bias = None
         if has_bias:
             bias = torch.cat([take(f"{prefix}{part}.bias", rows) for part, rows in parts.items()])
-        return self._prepare(torch.cat(weights), bias)
+        return ops.prepare_linear(torch.cat(weights), bias, impl=self._impl, is_gated=is_gated)
 
 
-def checkpoint_bytes(folder: Path) -> int:
-    """Size of all weight files."""
-    return sum(path.stat().st_size for path in _files(folder))
+def weight_bytes(folder: Path, config: ModelConfig, impl: str) -> int:
+    """Memory that `load_weights` will take, from the sizes of the files.
+
+    Args:
+        folder: as there.
+        config: as there.
+        impl: as there; "torch" widens 16-bit weights to float32.
+    """
+    stored = sum(path.stat().st_size for path in _files(folder))
+    item = 4 if config.checkpoint_dtype == "float32" else 2
+    widened = 4 // item if impl == "torch" else 1
+    embedding = config.vocab_size * config.hidden_size * item
+    # A tied table is read where it lies and laid out a second time as the projection.
+    return stored * widened + (embedding if config.tie_word_embeddings else 0)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import AddedRequest, StepPlan
-from paceline_engine.model.layers import ForwardBatch
 from paceline_engine.run.slot_params import SlotParams
+from paceline_kernels.decoder import DecoderBatch
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -63,7 +63,7 @@ class Batch:
         if plan.block_ids.size:
             self._append_blocks(plan.block_slots, plan.block_ids)
 
-    def inputs(self, plan: StepPlan, logits_rows: Int64) -> ForwardBatch:
+    def inputs(self, plan: StepPlan, logit_rows: Int64) -> DecoderBatch:
         """Lay all new tokens of the plan end to end."""
         slots = plan.slots.astype(np.int64)
         starts = plan.starts.astype(np.int64)
@@ -80,14 +80,14 @@ class Batch:
         block, offset = np.divmod(positions, self._block_size)
         slot_mapping = self._block_tables[token_slots, block] * np.int64(self._block_size) + offset
         used_blocks = -(-int(seq_lens.max()) // self._block_size)
-        return ForwardBatch(
+        return DecoderBatch(
             token_ids=_tensor(self.token_ids[token_slots, positions].astype(np.int64)),
             positions=_tensor(positions),
             slot_mapping=_tensor(slot_mapping),
             block_tables=_tensor(self._block_tables[slots, :used_blocks]),
             cu_seqlens_q=_tensor(bounds.astype(np.int32)),
             seq_lens=_tensor(seq_lens.astype(np.int32)),
-            logits_rows=_tensor(logits_rows),
+            logit_rows=_tensor(logit_rows),
         )
 
     def sampled_rows(self, plan: StepPlan) -> SampledRows:
@@ -121,4 +121,4 @@ class Batch:
 
 
 def _tensor(array: NDArray[np.int32] | NDArray[np.int64]) -> torch.Tensor:
-    return torch.from_numpy(array)
+    return torch.from_numpy(np.ascontiguousarray(array))

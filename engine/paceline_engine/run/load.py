@@ -14,14 +14,14 @@ from paceline_engine.core.limits import EngineLimits
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.families import load_config
-from paceline_engine.model.weights import checkpoint_bytes, load_weights
+from paceline_engine.model.weights import weight_bytes
 from paceline_engine.run.host_memory import available_bytes
+from paceline_engine.run.kernels import choose_kernels
 from paceline_engine.run.kv_cache import allocate_kv_cache, block_bytes
 from paceline_engine.run.memory_plan import MemoryPlan, plan_memory
-from paceline_kernels import ops
-from paceline_kernels.linear import LinearWeight
 
-_TORCH_DTYPES = {DType.FLOAT32: torch.float32, DType.BFLOAT16: torch.bfloat16}
+_KV_DTYPES = {DType.FLOAT32: torch.float32, DType.BFLOAT16: torch.bfloat16}
+"""Activations are float32 in every case on a CPU; the setting decides what the cache holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,27 +49,26 @@ def load_model(
     config = load_config(folder)
     booted = settings.booted()
     booted = booted.model_copy(update={"dtype": _resolved(booted.dtype)})
-    dtype = _TORCH_DTYPES[booted.dtype]
-    available = available_bytes()
-    impl = "torch"
-
-    def prepare(weight: Tensor, bias: Tensor | None) -> LinearWeight:
-        return ops.prepare_linear(weight, bias, impl=impl, dtype=dtype)
-
+    kv_dtype = _KV_DTYPES[booted.dtype]
+    progress("kernels", 0.0)
+    kernels = choose_kernels()
     memory = plan_memory(
         config,
         booted,
-        weight_bytes=checkpoint_bytes(folder),
-        block_bytes=block_bytes(config, booted.block_size, dtype),
-        available_bytes=available,
+        weight_bytes=weight_bytes(folder, config, kernels.impl),
+        block_bytes=block_bytes(config, booted.block_size, kv_dtype),
+        available_bytes=available_bytes(),
     )
     with torch.inference_mode():
-        weights = load_weights(
-            folder, config, prepare, dtype, lambda share: progress("weights", share)
+        decoder = Decoder.load(
+            folder,
+            config,
+            impl=kernels.impl,
+            max_positions=memory.max_model_len,
+            progress=lambda share: progress("weights", share),
         )
-        decoder = Decoder(config, weights, dtype, memory.max_model_len)
         progress("kv_cache", 0.0)
-        kv = allocate_kv_cache(config, memory.num_blocks, booted.block_size, dtype, impl)
+        kv = allocate_kv_cache(config, memory.num_blocks, booted.block_size, kv_dtype, kernels.impl)
     limits = EngineLimits(
         num_blocks=memory.num_blocks,
         block_size=booted.block_size,
@@ -78,7 +77,7 @@ def load_model(
         max_step_tokens=booted.boot_max_num_batched_tokens or booted.max_num_batched_tokens,
         vocab_size=config.vocab_size,
         eos_token_ids=config.eos_token_ids,
-        cache_root=_cache_root(folder, config, dtype),
+        cache_root=_cache_root(folder, config, kv_dtype),
     )
     progress("ready", 1.0)
     return LoadedModel(
@@ -87,7 +86,7 @@ def load_model(
         limits=limits,
         settings=booted,
         memory=memory,
-        kernels={"linear": impl, "attention": impl},
+        kernels=kernels.described(),
     )
 
 

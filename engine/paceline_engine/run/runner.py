@@ -12,12 +12,16 @@ from torch import Tensor
 
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.limits import EngineLimits
-from paceline_engine.core.plan import StepPlan, StepResult
+from paceline_engine.core.plan import StepPlan, StepResult, TokenLogprobs
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.run.batch import Batch, SampledRows
 from paceline_engine.run.load import LoadedModel, load_model
 from paceline_engine.run.memory_plan import SCRATCH_BYTES
-from paceline_engine.run.prompt_logprobs import gather_prompt_logprobs, slice_rows_for
+from paceline_engine.run.prompt_logprobs import (
+    gather_prompt_logprobs,
+    rows_that_ask,
+    slice_rows_for,
+)
 from paceline_engine.run.sampler import sample
 
 
@@ -89,11 +93,13 @@ class Runner:
         last_tokens = np.cumsum(plan.num_tokens, dtype=np.int64)[sampled.rows] - 1
         inputs = batch.inputs(plan, last_tokens)
         launched = time.perf_counter()
-        hidden = self._decoder.forward(inputs, self._kv)
-        prompt_logprobs = gather_prompt_logprobs(
-            plan, batch, hidden, self._decoder.logits, self._slice_rows
-        )
-        logits = self._decoder.logits(hidden[inputs.logits_rows])
+        asks = bool(rows_that_ask(plan, batch).size)
+        logits, hidden = self._decoder.forward(inputs, self._kv, keep_hidden=asks)
+        prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+        if hidden is not None:
+            prompt_logprobs = gather_prompt_logprobs(
+                plan, batch, hidden, self._decoder.logits, self._slice_rows
+            )
         done = time.perf_counter()
         result = StepResult(
             step_id=plan.step_id,

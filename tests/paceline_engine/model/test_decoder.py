@@ -7,17 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.families import load_config
-from paceline_engine.model.layers import ForwardBatch
-from paceline_engine.model.weights import load_weights
 from paceline_engine.run.kv_cache import allocate_kv_cache
 from paceline_engine.testing.oracle import Oracle
 from paceline_engine.testing.tiny_model import TinyModel
 from paceline_kernels import ops
-from paceline_kernels.linear import LinearWeight
-from torch import Tensor
+from paceline_kernels.decoder import DecoderBatch
 
 BLOCK_SIZE = 8
 LLAMA_3 = {
@@ -59,47 +58,60 @@ SHAPES = {
 }
 
 
-def load(folder: Path) -> Decoder:
-    config = load_config(folder)
-
-    def prepare(weight: Tensor, bias: Tensor | None) -> LinearWeight:
-        return ops.prepare_linear(weight, bias, impl="torch", dtype=torch.float32)
-
-    weights = load_weights(folder, config, prepare, torch.float32, lambda share: None)
-    return Decoder(config, weights, torch.float32, 256)
+def load(folder: Path, impl: str = "torch") -> Decoder:
+    return Decoder.load(
+        folder,
+        load_config(folder),
+        impl=impl,
+        max_positions=256,
+        progress=lambda share: None,
+    )
 
 
 def chunked_logits(decoder: Decoder, token_ids: list[int], chunks: list[int]) -> Tensor:
     """Logits of all positions, computed chunk by chunk over blocks in a mixed order."""
     num_blocks = -(-len(token_ids) // BLOCK_SIZE)
-    kv = allocate_kv_cache(decoder.config, num_blocks + 1, BLOCK_SIZE, torch.float32, "torch")
+    kv = allocate_kv_cache(decoder.config, num_blocks + 1, BLOCK_SIZE, torch.float32, decoder.impl)
     table = torch.from_numpy(np.random.default_rng(0).permutation(num_blocks) + 1)
     parts = []
     start = 0
     for size in chunks:
         positions = torch.arange(start, start + size)
-        batch = ForwardBatch(
+        batch = DecoderBatch(
             token_ids=torch.tensor(token_ids[start : start + size]),
             positions=positions,
             slot_mapping=table[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE,
             block_tables=table.int().unsqueeze(0),
             cu_seqlens_q=torch.tensor([0, size], dtype=torch.int32),
             seq_lens=torch.tensor([start + size], dtype=torch.int32),
-            logits_rows=torch.arange(size),
+            logit_rows=torch.arange(size),
         )
-        parts.append(decoder.logits(decoder.forward(batch, kv)))
+        logits, hidden = decoder.forward(batch, kv, keep_hidden=True)
+        assert hidden is not None
+        torch.testing.assert_close(decoder.logits(hidden), logits)
+        parts.append(logits)
         start += size
     return torch.cat(parts)
 
 
+@pytest.fixture(scope="module", params=["torch", "cpu"])
+def impl(request: pytest.FixtureRequest) -> str:
+    if request.param == "cpu":
+        reason = ops.cpu_unavailable_reason()
+        if reason is not None:
+            pytest.skip(f"needs the C++ kernels: {reason}")
+    torch.set_num_threads(1)
+    return str(request.param)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
-def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_logits_are_those_of_transformers(name: str, impl: str, tmp_path: Path) -> None:
     folder = SHAPES[name].write(tmp_path / "model")
     token_ids = np.random.default_rng(1).integers(3, 500, 90).tolist()
     expected = Oracle(folder).logits(token_ids)
     with torch.inference_mode():
-        decoder = load(folder)
+        decoder = load(folder, impl)
         whole = chunked_logits(decoder, token_ids, [90])
         in_chunks = chunked_logits(decoder, token_ids, [1, 40, 30, 1, 1, 17])
     # Two orders of summation in float32: logits are near 10, errors of a few 1e-5.

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
+from torch import Tensor
+
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import AddedRequest, StepPlan
 from paceline_engine.core.request import SamplingParams
 from paceline_engine.run.batch import Batch, SampledRows
 from paceline_engine.run.sampler import Sampled, sample
-from scipy import stats
-from torch import Tensor
 
 VOCAB = 24
 EOS = 2
@@ -116,7 +117,7 @@ def test_temperature_scales_the_distribution(temperature: float) -> None:
 
 def test_top_k_keeps_the_k_best() -> None:
     drawn = draw([SamplingParams(top_k=5)] * DRAWS, LOGITS)
-    expect_distribution(drawn.tokens, kept_softmax(LOGITS, LOGITS >= LOGITS.topk(5)[0][-1]))
+    expect_distribution(drawn.tokens, kept_softmax(LOGITS, LOGITS.topk(5)[0][-1] <= LOGITS))
 
 
 def test_top_p_keeps_the_smallest_set_that_holds_it() -> None:
@@ -139,9 +140,7 @@ def test_min_p_drops_what_is_unlikely_beside_the_best() -> None:
 
 
 def test_penalties_lower_tokens_seen() -> None:
-    params = SamplingParams(
-        repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.3
-    )
+    params = SamplingParams(repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.3)
     drawn = draw([params] * DRAWS, LOGITS, prompt=(5, 6, 6), outputs=(7, 8, 8, 5))
     scores = LOGITS.clone()
     for token in (5, 6, 7, 8):
