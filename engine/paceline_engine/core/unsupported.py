@@ -6,7 +6,6 @@ from paceline_crds.settings import (
     SchedulingPolicy,
     SpeculativeMethod,
 )
-
 from paceline_engine.core.errors import SettingRefused, StartFailed
 
 

@@ -35,7 +35,7 @@ def create_public_app(client: EngineClient, config: ServeConfig, drain: Drain) -
         client=client, config=config, served=served, queue_timeout=QueueTimeout(client)
     )
     app.include_router(generating.router(launcher))
-    app.include_router(text_routes.router(client, config, served))
+    app.include_router(text_routes.router(client, config, served, drain))
     app.include_router(health.router(client, drain, min_hang_s=config.min_hang_s))
     app.add_middleware(Border, guard=Guard(keys, metrics_require_key=config.metrics_require_key))
     errors.install(app)

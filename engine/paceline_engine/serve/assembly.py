@@ -14,16 +14,22 @@ from paceline_engine.serve.messages import FromEngine
 
 
 class LoadedRunner(StepRunner, Protocol):
-    """A runner with what the rest of the house wants to know of it.
+    """A runner with what the rest of the house wants to know of it."""
 
-    Attributes:
-        settings: booted, with the dtype that was chosen.
-        memory_plan, kernels: as in `EngineInfo`.
-    """
+    @property
+    def settings(self) -> EngineSettings:
+        """Booted, with the dtype that was chosen."""
+        ...
 
-    settings: EngineSettings
-    memory_plan: Mapping[str, int]
-    kernels: Mapping[str, str]
+    @property
+    def memory_plan(self) -> Mapping[str, int]:
+        """As in `EngineInfo`."""
+        ...
+
+    @property
+    def kernels(self) -> Mapping[str, str]:
+        """As in `EngineInfo`."""
+        ...
 
 
 def assemble(

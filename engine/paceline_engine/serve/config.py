@@ -6,6 +6,7 @@ from pathlib import Path
 from paceline_crds.settings import EngineSettings
 
 DEFAULT_RUNNER_FACTORY = "paceline_engine.run.runner:Runner.load"
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The drain at the public port: refuses new work, asks clients to reconnect, counts what runs."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -23,10 +24,13 @@ class DrainGate:
 
     Attributes:
         num_open: requests for work (POST) whose answer is not fully sent.
+        idle: set while there are none.
     """
 
     def __init__(self, app: App, drain: Drain) -> None:
         self.num_open = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._app = app
         self._drain = drain
 
@@ -42,10 +46,13 @@ class DrainGate:
             await _refuse(send)
             return
         self.num_open += 1
+        self.idle.clear()
         try:
             await self._app(scope, receive, self._closing(send))
         finally:
             self.num_open -= 1
+            if self.num_open == 0:
+                self.idle.set()
 
     def _closing(self, send: Send) -> Send:
         async def send_closing(message: Message) -> None:

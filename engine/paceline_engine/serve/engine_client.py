@@ -101,7 +101,8 @@ class Startup:
     """Where the start is.
 
     Attributes:
-        phase: Spawning, Importing, Fetching, Loading, Measuring, Planning, Ready, Failed.
+        phase: Spawning, Importing, Fetching, Converting, Loading, Measuring, Planning, Ready,
+            Failed.
         progress: 0..1 within the phase.
         seconds_by_phase: finished phases.
         reason, message: set when phase is Failed (`core.errors.StartFailed`).

@@ -16,10 +16,10 @@ from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
 from paceline_engine.serve import app, listeners
 from paceline_engine.serve.admin import create_admin_app
-from paceline_engine.serve.config import ServeConfig
+from paceline_engine.serve.config import LOG_FORMAT, ServeConfig
 from paceline_engine.serve.drain import Drain, Phase
 from paceline_engine.serve.drain_gate import DrainGate
-from paceline_engine.serve.engine_client import Startup
+from paceline_engine.serve.engine_client import EngineInfo, Startup
 from paceline_engine.serve.listeners import Listeners
 from paceline_engine.serve.socket_client import SocketEngineClient
 
@@ -41,17 +41,17 @@ def serve(config: ServeConfig) -> int:
     0 after a drain, 1 when the engine died, 2 when the config cannot be served (a taken port), 3
     when the model could not be loaded. The reason is the last line of the log.
     """
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    # Its lines about its own start and end say nothing that ours do not.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         refuse_at_start(config.settings)
         opened = listeners.open_listeners(config)
     except StartFailed as error:
         log.error("cannot start: %s", error)
         return EXIT_USAGE
-    uvloop_config = uvicorn.Config(_no_app, loop="auto")
-    with asyncio.Runner(loop_factory=uvloop_config.get_loop_factory()) as runner:
+    loop_factory = uvicorn.Config(_no_app, log_config=None).get_loop_factory()
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(_Life(config, opened).run())
 
 
@@ -176,15 +176,14 @@ class _Life:
         while (startup := self._client.startup).phase not in {"Ready", "Failed"}:
             step = startup.phase, int(startup.progress * 10)
             if step != said and startup.phase != "Spawning":
-                log.info("%s %d%%", startup.phase, step[1] * 10)
+                share = f" {step[1] * 10}%" if startup.progress else ""
+                log.info("%s%s", startup.phase.lower(), share)
                 said = step
             await asyncio.sleep(_TICK_S)
-        if startup.phase == "Ready":
-            self._say_ready(startup)
+        if startup.phase == "Ready" and self._client.info is not None:
+            self._say_ready(startup, self._client.info)
 
-    def _say_ready(self, startup: Startup) -> None:
-        info = self._client.info
-        assert info is not None
+    def _say_ready(self, startup: Startup, info: EngineInfo) -> None:
         seconds = sum(startup.seconds_by_phase.values())
         log.info(
             "ready after %.1f s: %s on %s, %s, %d KV blocks of %d tokens, requests up to %d tokens",
@@ -227,9 +226,8 @@ def _start(app_to_serve: FastAPI | DrainGate, listener: socket.socket) -> _Runni
 
 async def _flushed(gate: DrainGate) -> None:
     """Until every answer is sent, a short while at most."""
-    deadline = time.monotonic() + _FLUSH_S
-    while gate.num_open and time.monotonic() < deadline:
-        await asyncio.sleep(_TICK_S / 5)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(gate.idle.wait(), _FLUSH_S)
 
 
 async def _no_app(*_: object) -> None:

@@ -67,6 +67,10 @@ class Link:
             select.select([], [self._socket], [], left_s)
             self._send_some()
 
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
     def _read(self) -> list[ToEngine]:
         messages: list[ToEngine] = []
         while True:

@@ -47,14 +47,17 @@ STATS_EVERY_S = 0.1
 BLOCKED_WAIT_S = 0.005
 
 
-class DeviceBroken(EngineError):
+class DeviceBroken(EngineError):  # noqa: N818 - says what is, like the other errors here
     """Steps keep failing, whatever is in them: the process has to end."""
 
 
 class StepRunner(Protocol):
     """What computes a plan. `sample` belongs to the last `forward`."""
 
-    limits: EngineLimits
+    @property
+    def limits(self) -> EngineLimits:
+        """What the scheduler must know."""
+        ...
 
     def forward(self, plan: StepPlan) -> None:
         """Apply the plan's changes to the batch and compute it."""

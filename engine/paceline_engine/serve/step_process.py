@@ -23,6 +23,7 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
 from paceline_engine.serve.assembly import LoadedRunner, assemble, engine_info
+from paceline_engine.serve.config import LOG_FORMAT
 from paceline_engine.serve.link import Link, LinkClosed
 from paceline_engine.serve.loop import DeviceBroken
 from paceline_engine.serve.messages import Failed, Loaded, Progress, Start, Stop
@@ -33,6 +34,16 @@ log = logging.getLogger(__name__)
 EXIT_START_FAILED = 3
 EXIT_DEVICE_BROKEN = 4
 EXIT_INTERNAL = 1
+_PHASES = {
+    "download": "Fetching",
+    "convert": "Converting",
+    "config": "Loading",
+    "weights": "Loading",
+    "kernels": "Measuring",
+    "kv_cache": "Planning",
+    "ready": "Planning",
+}
+"""What those who load say of their work -> the phase that people see."""
 _PROGRESS_EVERY_S = 0.05
 _FLUSH_S = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -60,6 +71,7 @@ class Starting:
             SystemExit: the client went away or asked for the end meanwhile.
         """
         now = self._clock()
+        phase = _PHASES.get(phase, phase)
         if phase != self._phase:
             self.enter("", now)
             self._phase = phase
@@ -97,14 +109,15 @@ def main(argv: list[str] | None = None) -> int:
         return _serve(link, SharedPulse(args.pulse_fd))
     except LinkClosed:
         return 0
+    finally:
+        link.close()
 
 
 def _serve(link: Link, pulse: SharedPulse) -> int:
     start = link.receive(None)[0]
-    assert isinstance(start, Start)
-    logging.basicConfig(
-        level=start.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    if not isinstance(start, Start):
+        raise TypeError(f"the first message must be Start, got {type(start).__name__}")
+    logging.basicConfig(level=start.log_level.upper(), format=LOG_FORMAT)
     try:
         _run(link, pulse, start)
     except StartFailed as error:

@@ -1,15 +1,18 @@
-"""The small routes: models, tokens of a text and back, version."""
+"""The small routes: models, tokens of a text and back, metrics, version."""
 
-from importlib import metadata
+import time
+from importlib import metadata as package_metadata
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
 
-from paceline_engine.serve import detokenizer, openapi, validation
+from paceline_engine.serve import detokenizer, metrics, openapi, validation
 from paceline_engine.serve.border import read_json_body
 from paceline_engine.serve.config import ServeConfig
+from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.engine_client import EngineClient
 from paceline_engine.serve.errors import bad_request
 from paceline_engine.serve.generating import render_chat
@@ -17,7 +20,9 @@ from paceline_engine.serve.openai_types import DetokenizeBody, TokenizeBody
 from paceline_engine.serve.served_model import ServedModel
 
 
-def router(client: EngineClient, config: ServeConfig, served: ServedModel) -> APIRouter:
+def router(
+    client: EngineClient, config: ServeConfig, served: ServedModel, drain: Drain
+) -> APIRouter:
     """Routes that need no generation."""
     routes = APIRouter(tags=["text"])
 
@@ -48,6 +53,19 @@ def router(client: EngineClient, config: ServeConfig, served: ServedModel) -> AP
     async def version() -> JSONResponse:
         """The release that runs here."""
         return JSONResponse({"version": paceline_version()})
+
+    @routes.get("/metrics", response_class=PlainTextResponse, responses=openapi.errors(401))
+    async def page() -> Response:
+        """Prometheus metrics, under vLLM's names and our own."""
+        facts = metrics.ServingFacts(
+            model_name=served.name,
+            is_draining=not drain.is_ready,
+            startup_seconds=client.startup.seconds_by_phase,
+            unix_s=time.time(),
+        )
+        return Response(
+            metrics.render(client.stats, facts), headers={"content-type": metrics.CONTENT_TYPE}
+        )
 
     @routes.post("/tokenize", **openapi.taking(TokenizeBody))
     async def tokenize(http: HttpRequest) -> JSONResponse:
@@ -98,6 +116,6 @@ def router(client: EngineClient, config: ServeConfig, served: ServedModel) -> AP
 def paceline_version() -> str:
     """Version of the installed package; "unknown" in a tree that is not installed."""
     try:
-        return metadata.version("paceline")
-    except metadata.PackageNotFoundError:
+        return package_metadata.version("paceline")
+    except package_metadata.PackageNotFoundError:
         return "unknown"

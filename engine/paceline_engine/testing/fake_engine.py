@@ -1,17 +1,18 @@
 """A runner for tests of the real step process, without torch and driven by files.
 
-The config's `runner_factory` names `load`; the test writes into the model folder what shall happen:
-`hang` (steps wait while it exists), `fail` (steps raise while it exists), `slow_load` (loading waits
-while it exists), `start_failed` (its text is the reason), `step_ms` (how long each step takes).
+The config's `runner_factory` names `load`; the test writes into the model folder what shall
+happen: `hang` (steps wait while it exists), `fail` (steps raise while it exists), `slow_load`
+(loading waits while it exists), `start_failed` (its text is the reason), `step_ms` (how long each
+step takes).
 """
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from paceline_crds.settings import EngineSettings
-
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepPlan, StepResult
@@ -48,17 +49,14 @@ class FakeEngine:
     def __init__(self, model_dir: Path, settings: EngineSettings) -> None:
         self.settings = settings
         num_blocks = settings.num_kv_blocks or NUM_BLOCKS
-        max_seqs, max_tokens = settings.boot_max_num_seqs, settings.boot_max_num_batched_tokens
-        assert max_seqs is not None
-        assert max_tokens is not None
         longest = (num_blocks - 1) * settings.block_size
         self.limits = EngineLimits(
             num_blocks=num_blocks,
             block_size=settings.block_size,
             max_model_len=min(settings.max_model_len or longest, longest),
-            max_slots=max_seqs,
-            max_step_tokens=max_tokens,
-            vocab_size=VOCAB_SIZE,
+            max_slots=settings.boot_max_num_seqs or settings.max_num_seqs,
+            max_step_tokens=settings.boot_max_num_batched_tokens or settings.max_num_batched_tokens,
+            vocab_size=_vocab_size(model_dir),
             eos_token_ids=(),
             cache_root=b"fake",
         )
@@ -83,3 +81,11 @@ class FakeEngine:
     def sample(self, masks: Any = None) -> StepResult:
         """As the fake runner."""
         return self._runner.sample(masks)
+
+
+def _vocab_size(model_dir: Path) -> int:
+    """That of the folder's config, so that a real tokenizer can read what the runner says."""
+    config = model_dir / "config.json"
+    if not config.exists():
+        return VOCAB_SIZE
+    return int(json.loads(config.read_text())["vocab_size"])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline_crds.settings import EngineSettings
+from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason, Refusal, Request
 from paceline_engine.core.stats import StatsSnapshot
 from paceline_engine.serve.engine_client import (
@@ -138,14 +139,41 @@ def ending(
     )
 
 
-def saying(token_ids: Iterable[int], *, width: int = 1) -> Play:
-    """A script that gives these tokens, `width` per delta, up to max_tokens."""
+def saying(token_ids: Iterable[int], *, width: int = 1, num_cached_tokens: int = 0) -> Play:
+    """A script that gives these tokens, `width` per delta, up to max_tokens.
+
+    Log-probabilities, where asked for, are -1 for every token and -1, -2, ... for the candidates
+    0, 1, ...; prompt tokens come before the first output, two to a delta.
+    """
     tokens = list(token_ids)
 
     async def play(request: Request) -> AsyncIterator[OutputDelta]:
-        given = tokens[: request.params.max_tokens]
+        params = request.params
+        if params.prompt_logprobs is not None:
+            entries = _logged(request.prompt_token_ids[1:], params.prompt_logprobs)
+            for start in range(0, len(entries), 2):
+                yield OutputDelta(token_ids=[], prompt_logprobs=entries[start : start + 2])
+        given = tokens[: params.max_tokens]
         for start in range(0, len(given), width):
-            yield OutputDelta(token_ids=given[start : start + width])
+            part = given[start : start + width]
+            yield OutputDelta(
+                token_ids=part,
+                logprobs=[] if params.logprobs is None else _logged(part, params.logprobs),
+                num_cached_tokens=num_cached_tokens,
+            )
         yield OutputDelta(token_ids=[], finished=ending(request, FinishReason.LENGTH, len(given)))
 
     return play
+
+
+def _logged(token_ids: Iterable[int], num_top: int) -> list[TokenLogprobs]:
+    return [
+        TokenLogprobs(
+            token_id=token_id,
+            logprob=-1.0,
+            rank=1,
+            top_ids=tuple(range(num_top)),
+            top_logprobs=tuple(-1.0 - i for i in range(num_top)),
+        )
+        for token_id in token_ids
+    ]

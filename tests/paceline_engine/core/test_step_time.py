@@ -1,6 +1,7 @@
 import random
 
 import pytest
+
 from paceline_engine.core.step_time import StepTimeModel
 
 

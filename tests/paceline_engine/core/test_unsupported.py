@@ -1,4 +1,5 @@
 import pytest
+
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import SettingRefused, StartFailed
 from paceline_engine.core.unsupported import refuse_at_start, refuse_change, unsupported

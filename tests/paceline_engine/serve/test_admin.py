@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.serve.admin import create_admin_app

@@ -11,10 +11,12 @@ class SlowApp:
     """Answers when the test says."""
 
     def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.has_begun.set()
         await self.may_answer.wait()
         headers = [(b"connection", b"keep-alive")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -60,11 +62,11 @@ def test_open_requests_are_counted_until_their_answer_is_sent() -> None:
         gate = DrainGate(app, Drain(shutdown_timeout_s=1.0))
         async with client_of(gate) as client:
             running = asyncio.create_task(client.post("/v1/completions"))
-            while gate.num_open == 0:
-                await asyncio.sleep(0)
+            await app.has_begun.wait()
+            assert (gate.num_open, gate.idle.is_set()) == (1, False)
             app.may_answer.set()
             await running
-        assert gate.num_open == 0
+        assert (gate.num_open, gate.idle.is_set()) == (0, True)
 
     asyncio.run(go())
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.listeners import admin_host_of, open_listeners, url_of

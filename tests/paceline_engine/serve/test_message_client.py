@@ -9,8 +9,9 @@ import pytest
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason, Refusal, Request
 from paceline_engine.serve.engine_client import EngineGone, Heartbeat, RequestRefused, Startup
-from paceline_engine.serve.message_client import MessageClient, RequestStream
+from paceline_engine.serve.message_client import MessageClient
 from paceline_engine.serve.messages import Abort, Failed, Submit, ToEngine, Turn
+from paceline_engine.serve.request_stream import RequestStream
 
 Go = Callable[[MessageClient, list[ToEngine]], Awaitable[None]]
 
