@@ -1,7 +1,6 @@
 """Sends the answer to a generation: watches the client, streams or collects, cleans up."""
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 
 from starlette.responses import Response
@@ -56,13 +55,10 @@ class GenerationAnswer(Response):
             finished = work.done()
             work.cancel()
             gone.cancel()
-            # First the engine hears of it, then the tasks are waited for.
+            # The engine hears of it first, then the tasks are waited for.
             self._generation.close()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({work, gone})
-            # A submit that was under way may have gone through meanwhile.
-            self._generation.close()
-        if finished:
+            await asyncio.wait({work, gone})
+        if finished or not work.cancelled():
             work.result()
 
     async def _collect(self, send: Send) -> None:

@@ -29,6 +29,7 @@ def create_public_app(client: EngineClient, config: ServeConfig, drain: Drain) -
         version=text_routes.paceline_version(),
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     served = ServedModel(client, config)
     launcher = Launcher(

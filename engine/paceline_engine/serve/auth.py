@@ -2,12 +2,14 @@
 
 import hashlib
 import hmac
+import logging
 import re
 from pathlib import Path
 
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.serve.errors import ApiError
 
+_LOG = logging.getLogger(__name__)
 _HASHED = re.compile(r"([^\s:]{1,128}):([0-9a-fA-F]{64})")
 _FREE = ("/health", "/metrics", "/version")
 
@@ -25,6 +27,7 @@ class ApiKeys:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp: tuple[int, int] | None = None
+        self._is_broken = False
         self._keys: list[tuple[str, bytes]] = []
         try:
             self._reload()
@@ -45,22 +48,24 @@ class ApiKeys:
         """A file that is being replaced, or is broken, leaves the keys as they were."""
         try:
             self._reload()
-        except (OSError, ValueError):
-            return
+        except (OSError, ValueError) as error:
+            if not self._is_broken:
+                _LOG.warning("API keys stay as they were: %s", error)
+            self._is_broken = True
 
     def _reload(self) -> None:
         stat = self._path.stat()
         stamp = (stat.st_mtime_ns, stat.st_ino)
         if stamp == self._stamp:
             return
-        keys = [
-            _parse(line.strip())
-            for line in self._path.read_text(encoding="utf-8").splitlines()
-            if line.strip() and not line.lstrip().startswith("#")
-        ]
+        keys = []
+        lines = self._path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(map(str.strip, lines), start=1):
+            if line and not line.startswith("#"):
+                keys.append(_parse(line, f"{self._path}, line {number}"))
         if not keys:
             raise ValueError(f"{self._path} has no key; write lines of name:sha256")
-        self._keys, self._stamp = keys, stamp
+        self._keys, self._stamp, self._is_broken = keys, stamp, False
 
 
 class Guard:
@@ -94,9 +99,12 @@ class Guard:
         return tenant
 
 
-def _parse(line: str) -> tuple[str, bytes]:
+def _parse(line: str, place: str) -> tuple[str, bytes]:
     if match := _HASHED.fullmatch(line):
         return match[1], bytes.fromhex(match[2])
+    if ":" in line:
+        # The line itself may hold a secret: it is not shown.
+        raise ValueError(f"{place}: expected name:sha256 with 64 hex digits, or a key without ':'")
     digest = hashlib.sha256(line.encode())
     return f"key-{digest.hexdigest()[:8]}", digest.digest()
 

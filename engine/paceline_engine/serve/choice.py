@@ -78,6 +78,7 @@ class Choice:
         self._offset = first_offset
         self._min_tokens = request.params.min_tokens
         self._wants_logprobs = request.params.logprobs is not None
+        self._is_plain = stops.is_empty and not self._wants_logprobs
 
     @property
     def is_done(self) -> bool:
@@ -86,8 +87,19 @@ class Choice:
 
     def take(self, delta: OutputDelta) -> Increment:
         """Take in what a step gave; the increment may be empty."""
-        self.num_cached_tokens = max(self.num_cached_tokens, delta.num_cached_tokens)
-        self.prompt_logprobs += delta.prompt_logprobs
+        if delta.num_cached_tokens:
+            self.num_cached_tokens = delta.num_cached_tokens
+        if delta.prompt_logprobs:
+            self.prompt_logprobs += delta.prompt_logprobs
+        if self._is_plain and delta.finished is None:
+            # Most deltas: nothing to look for, nothing to log.
+            self.num_output_tokens += len(delta.token_ids)
+            push = self._text.push
+            text = "".join([push(token_id) for token_id in delta.token_ids])
+            return Increment(text=text, token_ids=delta.token_ids)
+        return self._take_with_care(delta)
+
+    def _take_with_care(self, delta: OutputDelta) -> Increment:
         increment = Increment()
         parts: list[str] = []
         silent = self._silent_token(delta)

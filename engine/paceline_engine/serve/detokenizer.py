@@ -177,6 +177,11 @@ class StopMatcher:
         self._include = include
         self._held = ""
 
+    @property
+    def is_empty(self) -> bool:
+        """There is nothing to look for."""
+        return not self._stops
+
     def push(self, text: str, *, is_active: bool = True) -> tuple[str, str | None]:
         """Take a piece of text.
 

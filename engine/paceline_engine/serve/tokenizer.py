@@ -1,6 +1,9 @@
 """The model's tokenizer: text to ids, and the vocabulary for the way back."""
 
 import asyncio
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -11,6 +14,12 @@ from paceline_engine.serve.vocabulary import Vocabulary
 # Encoding takes about a microsecond per four characters and releases the interpreter's lock;
 # below this length a thread costs more than it saves.
 _INLINE_CHARACTERS = 4096
+
+_CONVERTER = """
+import sys
+from transformers import AutoTokenizer
+AutoTokenizer.from_pretrained(sys.argv[1]).backend_tokenizer.save(sys.argv[2])
+"""
 
 
 class TextTokenizer:
@@ -56,15 +65,19 @@ class TextTokenizer:
 
 
 def _convert(model_dir: Path) -> Tokenizer:
-    """A folder without tokenizer.json: transformers can convert the common older formats."""
-    try:
-        from transformers import AutoTokenizer
+    """A folder without tokenizer.json: transformers can convert the common older formats.
 
-        backend = AutoTokenizer.from_pretrained(str(model_dir)).backend_tokenizer
-    except Exception as error:
-        raise StartFailed(
-            "UnsupportedModel",
-            f"{model_dir} has no tokenizer.json, and its tokenizer cannot be converted: {error}; "
-            "add a tokenizer.json to the model folder",
-        ) from error
-    return Tokenizer.from_str(backend.to_str())
+    In a process of its own, because transformers may import torch, which this process never does.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "tokenizer.json"
+        command = [sys.executable, "-P", "-c", _CONVERTER, str(model_dir), str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
+        if done.returncode == 0:
+            return Tokenizer.from_file(str(made))
+    reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+    raise StartFailed(
+        "UnsupportedModel",
+        f"{model_dir} has no tokenizer.json, and its tokenizer cannot be converted: {reason[0]}; "
+        "add a tokenizer.json to the model folder",
+    )

@@ -53,7 +53,7 @@ def test_a_file_that_vanishes_or_is_emptied_changes_nothing(key_file: Path) -> N
     assert keys.tenant_of("sk-blue") == "blue"
 
 
-@pytest.mark.parametrize("content", [None, "", "# nothing\n"])
+@pytest.mark.parametrize("content", [None, "", "# nothing\n", "blue:abc\n"])
 def test_a_server_does_not_start_without_a_key(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "keys"
     if content is not None:

@@ -180,6 +180,15 @@ def test_what_is_no_json_object_is_refused(client: TestClient, path: str, data: 
     refused(client, path, data, None)
 
 
+def test_a_number_with_thousands_of_digits_is_refused(client: TestClient) -> None:
+    for field in ("seed", "temperature", "max_tokens", "n"):
+        body = b'{"prompt": "a", "%b": 1%b}' % (field.encode(), b"0" * 5000)
+        answer = client.post(
+            "/v1/completions", content=body, headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code in {200, 400}, field
+
+
 def test_a_prompt_that_is_too_long_names_both_numbers(client: TestClient) -> None:
     refused(client, "/v1/completions", {"prompt": [5] * 512}, "prompt", "512 tokens", "longest")
     chat = {"messages": [{"role": "user", "content": "日" * 600}]}
