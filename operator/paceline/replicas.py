@@ -67,12 +67,6 @@ class Replicas:
         """Ask every replica once whether it is ready."""
         await asyncio.gather(*(self._probe_one(replica) for replica in self.all))
 
-    async def watch(self, interval_s: float) -> None:
-        """Probe for ever, one round each interval."""
-        while True:
-            await self.probe()
-            await asyncio.sleep(interval_s)
-
     async def _probe_one(self, replica: Replica) -> None:
         try:
             status, _ = await get(replica.url + "/health/ready")
@@ -81,15 +75,18 @@ class Replicas:
         replica.is_ready = status == 200
 
 
-async def get(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[int, bytes]:
-    """Status and body of a GET.
+async def get(
+    url: str, timeout_s: float = _PROBE_TIMEOUT_S, *, token: str = ""
+) -> tuple[int, bytes]:
+    """Status and body of a GET; `token` is sent as a bearer token.
 
     Raises:
         OSError: no connection, or no whole answer in time.
         AnswerCut: the connection ended before the answer did.
     """
     async with asyncio.timeout(timeout_s):
-        stream = await ResponseStream.open("GET", url)
+        headers = [(b"authorization", b"Bearer " + token.encode())] if token else []
+        stream = await ResponseStream.open("GET", url, headers=headers)
         try:
             await stream.head()
             return stream.status, await stream.body()

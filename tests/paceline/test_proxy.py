@@ -12,7 +12,7 @@ import pytest
 from paceline.proxy import Proxy
 from paceline.replicas import Replica, Replicas
 from paceline_engine.serve.http_stream import ResponseStream
-from paceline_engine.testing.loop_server import Receive, Scope, Send
+from paceline_engine.testing.loop_server import Receive, Scope, Send, serving_here
 
 DEADLINE_S = 10.0
 

@@ -10,6 +10,9 @@ from typing import Any
 from paceline_engine.bench import client, report, workloads
 from paceline_engine.bench.client import Api, Load, Mode, Target
 from paceline_engine.bench.workloads import Vocabulary, Workload
+from paceline_engine.serve.http_stream import AnswerCut, ResponseStream
+
+_LIST_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,7 @@ class BenchPlan:
     num_warm_ups: int = 2
 
 
-class BenchFailed(Exception):
+class BenchFailed(Exception):  # noqa: N818 - names say what happened
     """The run cannot give figures; the message says why."""
 
 
@@ -64,6 +67,34 @@ def check(plan: BenchPlan) -> None:
         raise BenchFailed(f"--rate must be > 0 requests a second, got {plan.load.rate:g}")
     if plan.load.mode is Mode.CLOSED and plan.load.concurrency < 1:
         raise BenchFailed(f"--concurrency must be >= 1, got {plan.load.concurrency}")
+
+
+def first_model(base_url: str, api_key: str = "") -> str:
+    """The name of the first model that the server lists.
+
+    Raises:
+        BenchFailed: it lists none, or does not answer.
+    """
+    base = base_url.rstrip("/").removesuffix("/v1")
+    headers = [(b"authorization", b"Bearer " + api_key.encode())] if api_key else []
+
+    async def ask() -> tuple[int, bytes]:
+        async with asyncio.timeout(_LIST_TIMEOUT_S):
+            stream = await ResponseStream.open("GET", base + "/v1/models", headers=headers)
+            await stream.head()
+            return stream.status, await stream.body()
+
+    try:
+        status, body = asyncio.run(ask())
+        name: str = json.loads(body)["data"][0]["id"] if status == 200 else ""
+    except (OSError, AnswerCut, ValueError, LookupError, TypeError) as error:
+        raise BenchFailed(
+            f"{base}/v1/models must list a model, got {error or repr(error)}; check --base-url"
+        ) from error
+    if not name:
+        text = body.decode("utf-8", "replace")[:200]
+        raise BenchFailed(f"{base}/v1/models must list a model, got HTTP {status}: {text}")
+    return name
 
 
 async def _rows(plan: BenchPlan, emit: Callable[[dict[str, Any]], None]) -> None:

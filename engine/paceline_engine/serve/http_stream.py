@@ -32,7 +32,7 @@ _HOP_BY_HOP = frozenset(
 )
 
 
-class AnswerCut(Exception):
+class AnswerCut(Exception):  # noqa: N818 - names say what happened
     """The server closed the connection before its answer was whole, or spoke no HTTP."""
 
 
@@ -47,10 +47,12 @@ class ResponseStream(asyncio.Protocol):
     Attributes:
         status: 0 until `head` has returned.
         headers: lower-case names, in order.
+        has_body: False for the answer to a HEAD, which ends with its headers.
     """
 
     def __init__(self) -> None:
         self.status = 0
+        self.has_body = True
         self.headers: list[tuple[bytes, bytes]] = []
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -60,7 +62,6 @@ class ResponseStream(asyncio.Protocol):
         self._queued_bytes = 0
         self._is_whole = False
         self._is_over = False
-        self._has_no_body = False
         self._cause: str = ""
 
     # asyncio.Protocol
@@ -186,7 +187,7 @@ class ResponseStream(asyncio.Protocol):
     def _ends_with_connection(self) -> bool:
         framed = {b"content-length", b"transfer-encoding"}
         return self.status >= 200 and (
-            self._has_no_body or not any(name in framed for name, _ in self.headers)
+            not self.has_body or not any(name in framed for name, _ in self.headers)
         )
 
     def _finish(self) -> None:
@@ -218,7 +219,7 @@ class ResponseStream(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(connect_timeout_s):
             transport, stream = await loop.create_connection(cls, parts.hostname, port, ssl=secure)
-        stream._has_no_body = method == "HEAD"
+        stream.has_body = method != "HEAD"
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         lines = [f"{method} {target} HTTP/1.1".encode("latin-1")]
         if not any(name.lower() == b"host" for name, _ in headers):
