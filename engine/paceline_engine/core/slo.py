@@ -97,12 +97,7 @@ class SloJudge:
 
     def gaps(self, rows: NDArray[np.int64], gaps: NDArray[np.float64]) -> None:
         """One gap of each row (each row once)."""
-        if not self._itl or not len(rows):
-            return
-        low = bisect_left(self._itl, float(gaps.min()))
-        if low == bisect_left(self._itl, float(gaps.max())):  # a step's gaps are mostly equal
-            self._bins[rows, low] += 1
-        else:
+        if self._itl:
             self._bins[rows, np.searchsorted(self._itl_edges, gaps)] += 1
 
     def equal_gaps(self, rows: NDArray[np.int64], gaps: Sequence[float]) -> None:
