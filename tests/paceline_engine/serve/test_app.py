@@ -90,7 +90,7 @@ def test_whole_and_streamed_answers_agree_over_the_real_loop(tiny_folder: Path) 
             assert cut.json()["choices"][0]["message"]["content"] == texts[0][: texts[0].find(stop)]
             page = await http.get("/metrics")
             assert page.headers["content-type"].startswith("text/plain")
-            assert 'vllm:generation_tokens_total{engine="0",model_name="tiny"}' in page.text
+            assert "vllm:generation_tokens_total{" in page.text
         await until_idle(client)
         assert_empty(client)
 
