@@ -124,6 +124,28 @@ def test_a_full_queue_is_503_and_a_late_request_408(tiny_folder: Path) -> None:
     play(tiny_folder, go, maxNumSeqs=1, queueMaxRequests=1, queueTimeoutS=1)
 
 
+@pytest.mark.slow
+def test_cached_prompt_tokens_are_counted_as_such_and_not_twice(tiny_folder: Path) -> None:
+    async def go(client: InProcessEngineClient, port: int) -> None:
+        body = {"prompt": "the bridge held all of them and the river went on " * 8}
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            first = (await http.post("/v1/completions", json=body)).json()["usage"]
+            again = await http.post(
+                "/v1/completions",
+                json={**body, "stream": True, "stream_options": {"include_usage": True}},
+            )
+            salted = (await http.post("/v1/completions", json={**body, "cache_salt": "s"})).json()
+        second = json.loads(again.text.split("\n\n")[-3].removeprefix("data: "))["usage"]
+        assert first["prompt_tokens_details"]["cached_tokens"] == 0
+        cached = second["prompt_tokens_details"]["cached_tokens"]
+        assert 0 < cached < first["prompt_tokens"]
+        assert cached % 16 == 0
+        assert second["prompt_tokens"] == first["prompt_tokens"]
+        assert salted["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+    play(tiny_folder, go)
+
+
 async def visit(port: int, rng: random.Random) -> None:
     """Ask for something and go away at some point."""
     body: dict[str, Any] = {
