@@ -35,3 +35,13 @@ def carried_over(planned: Mapping[str, Any], in_force: EngineSettings) -> dict[s
         if knob.change is ChangeClass.LIVE or name in maxima:
             carried[name] = getattr(in_force, name)
     return carried
+
+
+def changes(old: EngineSettings, new: EngineSettings) -> str:
+    """What differs, for people: `maxNumSeqs 8 -> 5`."""
+    before, after = old.on_border(), new.on_border()
+    return ", ".join(
+        f"{name} {before[name]} -> {value}"
+        for name, value in after.items()
+        if before[name] != value
+    )

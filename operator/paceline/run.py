@@ -133,9 +133,11 @@ class _LocalRun:
             watching = asyncio.create_task(self._supervisor.watch())
             keeping = asyncio.create_task(self._supervisor.run())
             try:
-                if await self._until_ready(keeping):
+                if await self._until_ready({keeping, watching}):
                     await self._greet()
-                await keeping
+                await asyncio.wait({keeping, watching}, return_when=asyncio.FIRST_COMPLETED)
+                if watching.done():
+                    watching.result()  # it never ends by itself
             finally:
                 watching.cancel()
                 self._supervisor.signal_all(signal.SIGKILL)
@@ -155,7 +157,7 @@ class _LocalRun:
         number = signal.SIGKILL if self._num_signals > 2 else signal.SIGINT
         self._supervisor.signal_all(number)
 
-    async def _until_ready(self, keeping: asyncio.Task[None]) -> bool:
+    async def _until_ready(self, tasks: set[asyncio.Task[None]]) -> bool:
         """Show progress until every replica is ready; False if that will not happen."""
         from paceline.progress import Progress, line
 
@@ -163,7 +165,7 @@ class _LocalRun:
         members = self._supervisor.members
         try:
             while not all(member.has_been_ready for member in members):
-                if self._supervisor.is_stopping or keeping.done():
+                if self._supervisor.is_stopping or any(task.done() for task in tasks):
                     return False
                 if any(member.exit_code is not None for member in members):
                     self._supervisor.signal_all(signal.SIGTERM)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.flag_values import carried_over
+from paceline.flag_values import carried_over, changes
 from paceline.local import LocalPlan
 from paceline.replicas import Replica, Replicas, get
 from paceline_crds import routes
@@ -205,13 +205,13 @@ class Supervisor:
         if member.process is None or member.process.returncode is not None:
             return
         if member.replica.is_ready:
+            if reads_settings or not member.has_been_ready:
+                await self._remember_settings(member)
             if member.is_restarted:
                 member.is_restarted = False
                 self._report(f"replica {member.replica.index} is ready again")
                 self._report(self.how_to_see_settings(member))
             member.has_been_ready = True
-            if reads_settings:
-                await self._remember_settings(member)
             return
         if not member.has_been_ready:
             status, body = await _json(member.replica.url + routes.HEALTH_STARTUP)
@@ -225,9 +225,12 @@ class Supervisor:
         )
         if status != 200 or body is None:
             return
-        if self._last_settings is None or body["revision"] >= self._last_revision:
-            self._last_revision = body["revision"]
-            self._last_settings = EngineSettings.model_validate(body["settings"])
+        if self._last_settings is not None and body["revision"] < self._last_revision:
+            return
+        settings = EngineSettings.model_validate(body["settings"])
+        if changed := changes(self._last_settings or settings, settings):
+            self._report(f"settings changed, revision {body['revision']}: {changed}")
+        self._last_revision, self._last_settings = body["revision"], settings
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -7,9 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +64,12 @@ class Run:
                 self._news.notify_all()
 
     def wait_for(self, text: str) -> None:
+        self.wait_until(lambda: text in self.text, repr(text))
+
+    def wait_until(self, is_so: Callable[[], bool], what: str = "") -> None:
         with self._news:
-            seen = self._news.wait_for(lambda: text in self.text, DEADLINE_S)
-        assert seen, f"no {text!r} in:\n{self.text}"
+            seen = self._news.wait_for(is_so, DEADLINE_S)
+        assert seen, f"waited for {what} in:\n{self.text}"
 
     def serving_processes(self) -> list[psutil.Process]:
         """The HTTP process of each replica."""
@@ -152,7 +154,7 @@ def test_two_replicas_serve_restart_with_the_settings_in_force_and_drain(
     settings = f"http://127.0.0.1:{run.admin_ports()[0]}/v1/paceline/settings"
     status, change = call("PATCH", settings, {"maxNumSeqs": 5, "revision": 3}, token)
     assert (status, change["new"], change["revision"]) == (200, {"maxNumSeqs": 5}, 3)
-    time.sleep(3)  # two turns of the watch, which reads settings back every other second
+    run.wait_for("settings changed, revision 3: maxNumSeqs 8 -> 5")
 
     victim = next(
         child for child in run.serving_processes() if str(run.admin_ports()[0]) in child.cmdline()
@@ -162,7 +164,7 @@ def test_two_replicas_serve_restart_with_the_settings_in_force_and_drain(
     status, _ = call("POST", run.url + "/v1/completions", prompt)
     assert status == 200
     run.wait_for("replica 0 is ready again")
-    assert len(run.admin_ports()) == 3
+    run.wait_until(lambda: len(run.admin_ports()) == 3)
     settings = f"http://127.0.0.1:{run.admin_ports()[-1]}/v1/paceline/settings"
     _, state = call("GET", settings, token=token)
     assert (state["settings"]["maxNumSeqs"], state["revision"]) == (5, 3)

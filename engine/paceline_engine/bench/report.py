@@ -40,8 +40,8 @@ def row_of(
     Latencies count from the moment a request was due (arrival), not from when the client came
     round to sending it, so a client that falls behind shows.
     """
-    good = [answer for answer in answers if not answer.error and answer.token_times_s]
-    failed = [answer.error or "no tokens" for answer in answers if answer not in good]
+    good = [answer for answer in answers if _is_good(answer)]
+    failed = [answer.error or "no tokens" for answer in answers if not _is_good(answer)]
     duration_s = max((answer.end_s for answer in good), default=0.0)
     prompt = sum(a.num_prompt_tokens or len(a.item.prompt_token_ids) for a in good)
     output = sum(a.num_output_tokens or len(a.token_times_s) for a in good)
@@ -77,6 +77,10 @@ def row_of(
     return row
 
 
+def _is_good(answer: Answer) -> bool:
+    return not answer.error and bool(answer.token_times_s)
+
+
 def _rate(count: int, duration_s: float) -> float | None:
     return round(count / duration_s, 2) if duration_s else None
 
@@ -88,7 +92,7 @@ def _gaps(answer: Answer) -> list[float]:
 
 def _latencies(answers: Sequence[Answer]) -> dict[str, Any]:
     return {
-        "ttft_ms": spread([a.token_times_s[0] - max(a.due_s, 0.0) for a in answers]),
+        "ttft_ms": spread([a.token_times_s[0] - a.due_s for a in answers]),
         "itl_ms": spread([gap for answer in answers for gap in _gaps(answer)]),
         "e2e_ms": spread([answer.end_s - answer.due_s for answer in answers]),
     }

@@ -34,10 +34,9 @@ class Schedule(RuleBasedStateMachine):
         num_blocks=st.integers(4, 24),
         block_size=st.sampled_from([8, 16]),
         max_plans=st.sampled_from([1, 1, 2]),
-        is_hopeful=st.booleans(),
         live=LIVE,
     )
-    def begin(self, num_blocks, block_size, max_plans, is_hopeful, live):
+    def begin(self, num_blocks: int, block_size: int, max_plans: int, live: dict) -> None:
         limits = tiny_limits(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -48,8 +47,6 @@ class Schedule(RuleBasedStateMachine):
             eos_token_ids=(7,),
         )
         self.trial = Trial(limits, max_plans=max_plans, **live)
-        if is_hopeful:
-            self.trial.expect_short_outputs()
         self.cut: set[int] = set()  # ended from outside: their tokens are a prefix of all
 
     @rule(
