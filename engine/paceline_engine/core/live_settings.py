@@ -16,14 +16,13 @@ from functools import cache
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.alias_generators import to_camel
 
 from paceline_crds.knob import ChangeClass, Knob
-from paceline_crds.settings import EngineSettings, knobs
+from paceline_crds.settings import EngineSettings, border_name, knobs
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.core.unsupported import refuse_change
 
-_KNOBS = {to_camel(name): (name, knob) for name, knob in knobs().items()}
+_KNOBS = {border_name(name): (name, knob) for name, knob in knobs().items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ class SettingsBook:
         if wanted == state.revision and changed:
             raise SettingRefused(
                 412,
-                to_camel(next(iter(changed))),
+                border_name(next(iter(changed))),
                 f"revision {wanted} is in force with other settings ({_names(changed)} differ); "
                 f"read the settings and use revision {wanted + 1}",
             )
@@ -88,7 +87,7 @@ class SettingsBook:
             settings=new, generation=state.generation + bool(changed), revision=wanted
         )
         before, after = old.on_border(), new.on_border()
-        names = [to_camel(name) for name in changed]
+        names = [border_name(name) for name in changed]
         return SettingsChange(
             generation=self.state.generation,
             revision=wanted,
@@ -98,7 +97,7 @@ class SettingsBook:
 
 
 def _names(fields: Iterable[str]) -> str:
-    return ", ".join(to_camel(name) for name in fields)
+    return ", ".join(border_name(name) for name in fields)
 
 
 def _parse(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,7 +170,7 @@ def _check_change_classes(changed: Iterable[str]) -> None:
     )
     raise SettingRefused(
         409,
-        to_camel(first),
+        border_name(first),
         f"{_names(bound)} cannot change while the engine runs (change class {change}); {needs}",
     )
 
@@ -186,7 +185,7 @@ def _check_boot_maxima(settings: EngineSettings, changed: Mapping[str, Any]) -> 
         if value > boot:
             raise SettingRefused(
                 409,
-                to_camel(name),
-                f"{to_camel(name)} must be <= {to_camel(boot_name)} ({boot}), got {value}; raise "
-                f"{to_camel(boot_name)} (change class {knobs()[boot_name].change}) and restart",
+                border_name(name),
+                f"{border_name(name)} must be <= {border_name(boot_name)} ({boot}), got {value}; raise "
+                f"{border_name(boot_name)} (change class {knobs()[boot_name].change}) and restart",
             )

@@ -183,6 +183,10 @@ class Scheduler:
         """Forget what is cached; returns how many blocks became free."""
         return self._state.cache.reset()
 
+    def learn_output_length(self, num_output_tokens: int, max_output_tokens: int) -> None:
+        """Tell admission of a request that ended elsewhere, before there are any here."""
+        self._state.expected.observe(num_output_tokens, max_output_tokens)
+
     # -- for people and tests ----------------------------------------------------------------
 
     def describe(self, now: float) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request as HttpRequest
@@ -31,8 +32,11 @@ _REFRESH_S = 1.0
 class QueueTimeout:
     """The live setting queueTimeoutS, at most about a second old, without a wait per request."""
 
-    def __init__(self, client: EngineClient) -> None:
+    def __init__(
+        self, client: EngineClient, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client = client
+        self._clock = clock
         self._value_s: int | None = None
         self._read_at_s = 0.0
         self._refresh: asyncio.Task[None] | None = None
@@ -41,7 +45,7 @@ class QueueTimeout:
         """Until when a request that arrived then must have started."""
         if self._value_s is None:
             await self._read()
-        elif arrival_s - self._read_at_s > _REFRESH_S and (
+        elif self._clock() - self._read_at_s > _REFRESH_S and (
             self._refresh is None or self._refresh.done()
         ):
             self._refresh = asyncio.create_task(self._read_quietly())
@@ -55,7 +59,7 @@ class QueueTimeout:
     async def _read(self) -> None:
         state = await self._client.settings()
         self._value_s = state.settings.queue_timeout_s
-        self._read_at_s = time.monotonic()
+        self._read_at_s = self._clock()
 
 
 @dataclass(slots=True, kw_only=True)

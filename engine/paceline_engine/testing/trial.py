@@ -126,6 +126,11 @@ class Trial:
         self.scheduler.apply_settings(self.settings, self.now)
         self.scheduler.check()
 
+    def expect_short_outputs(self) -> None:
+        """Let admission believe that outputs are short, so that it admits too much."""
+        for _ in range(500):
+            self.scheduler.learn_output_length(0, 1000)
+
     # -- steps -------------------------------------------------------------------------------
 
     def plan(self) -> StepPlan | None:
