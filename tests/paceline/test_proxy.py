@@ -14,6 +14,8 @@ from paceline.replicas import Replica, Replicas
 from paceline_engine.serve.http_stream import ResponseStream
 from paceline_engine.testing.loop_server import Receive, Scope, Send, serving_here
 
+pytestmark = pytest.mark.slow  # each test starts and ends two to four real servers
+
 DEADLINE_S = 10.0
 
 
