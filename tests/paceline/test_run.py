@@ -43,7 +43,7 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(manifest.parent)},
         )
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
