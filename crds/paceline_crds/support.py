@@ -14,11 +14,13 @@ _NOT_YET: tuple[tuple[str, Callable[[LLMDeploymentSpec], bool]], ...] = (
     ("model.loraAdapters", lambda spec: bool(spec.model.lora_adapters)),
     ("scheduling.tenants", lambda spec: bool(value_at(spec, "scheduling.tenants"))),
     ("kvCache.offload", lambda spec: value_at(spec, "kvCache.offload") is not None),
+    (
+        "speculative.model",
+        lambda spec: (
+            spec.runtime is not Runtime.VLLM and value_at(spec, "speculative.model") is not None
+        ),
+    ),
     ("tensorParallelSize", lambda spec: (value_at(spec, "tensorParallelSize") or 1) > 1),
-)
-_NOT_YET_WITHOUT_VLLM: tuple[tuple[str, Callable[[LLMDeploymentSpec], bool]], ...] = (
-    ("speculative.model", lambda spec: value_at(spec, "speculative.model") is not None),
-    ("model.uri s3://", lambda spec: spec.model.uri.startswith("s3://")),
 )
 _NO_VLLM_FLAG = (
     "inter_token_target_ms",
@@ -35,21 +37,21 @@ def not_supported(spec: LLMDeploymentSpec, settings: EngineSettings | None = Non
 
     Args:
         spec: what is wanted.
-        settings: what it resolves to; None looks at fields of the resource alone.
+        settings: what it resolves to; None leaves out what a cluster's pods would be refused for.
     """
-    is_vllm = spec.runtime is Runtime.VLLM
-    listed = _NOT_YET if is_vllm else (*_NOT_YET, *_NOT_YET_WITHOUT_VLLM)
     found = [
         f"spec.{path} is not supported by this release; remove it"
-        for path, is_used in listed
+        for path, is_used in _NOT_YET
         if is_used(spec)
     ]
-    if is_vllm:
+    if settings is None:
+        return found
+    if spec.runtime is Runtime.VLLM:
         return found + _without_vllm_flag(spec)
-    if settings is not None:
-        told = "tensorParallelSize"  # said above, by its place in spec
-        found += [sentence for field, sentence in unsupported(settings) if field != told]
-    return found
+    if spec.model.uri.startswith("s3://"):
+        found.append("spec.model.uri s3:// is not supported by this release; use hf:// or pvc://")
+    told = "tensorParallelSize"  # said above, by its place in spec
+    return found + [sentence for field, sentence in unsupported(settings) if field != told]
 
 
 def _without_vllm_flag(spec: LLMDeploymentSpec) -> list[str]:
