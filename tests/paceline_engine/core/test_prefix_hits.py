@@ -128,25 +128,29 @@ def test_a_reset_forgets_everything_that_nobody_uses() -> None:
     assert trial.cached[again] == 0
 
 
-def test_prompt_logprobs_take_no_hit_at_first_and_hits_after_preemption() -> None:
-    trial = Trial(
-        tiny_limits(num_blocks=13, block_size=8), watermark="0", max_num_batched_tokens=16
-    )
-    trial.submit([9] * 40, max_tokens=1)
+def test_prompt_logprobs_take_no_hit_at_first() -> None:
+    trial = Trial()
+    trial.submit(PROMPT, max_tokens=1)
     trial.run()
+    asking = trial.submit(PROMPT, max_tokens=3, prompt_logprobs=0)
+    trial.run()
+    assert added(trial, asking)[0].num_computed_tokens == 0
+    assert trial.cached[asking] == 0
+    assert trial.prompt_logprobs[asking] == solo_prompt_logprobs(trial.requests[asking])
+
+
+def test_prompt_logprobs_that_are_gathered_stay_and_allow_hits_after_preemption() -> None:
+    trial = Trial(tiny_limits(num_blocks=13, block_size=8), watermark="0")
     trial.expect_short_outputs()
-    old = trial.submit([1] * 20, max_tokens=45)
+    trial.submit([1] * 20, max_tokens=45)
     asking = trial.submit([9] * 40, max_tokens=20, prompt_logprobs=0)
     trial.run()
-    first, *later = added(trial, asking)
-    assert first.num_computed_tokens == 0
-    assert trial.cached[asking] == 0
-    assert later, "it was meant to be preempted"
-    assert later[0].num_computed_tokens > 0
-    assert later[0].num_emitted_prompt_logprobs > 0
+    first, again, *_ = added(trial, asking)
+    assert first.num_emitted_prompt_logprobs == 0
+    assert again.num_emitted_prompt_logprobs == 39
+    assert again.num_computed_tokens > 0
     assert trial.prompt_logprobs[asking] == solo_prompt_logprobs(trial.requests[asking])
-    trial.assert_solo(old)
-    trial.assert_solo(asking)
+    trial.assert_all_solo()
 
 
 def test_cached_tokens_are_counted_once_and_never_as_computed() -> None:
