@@ -5,6 +5,7 @@ that may be tiny. `Trial` checks every invariant after every operation, in half 
 """
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -140,9 +141,9 @@ class Schedule(RuleBasedStateMachine):
         assert trial.scheduler.num_running == trial.scheduler.num_waiting == 0
 
 
-TestSchedule = Schedule.TestCase
+TestSchedule = pytest.mark.slow(Schedule.TestCase)
 TestSchedule.settings = settings(
-    max_examples=40,
+    max_examples=70,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
