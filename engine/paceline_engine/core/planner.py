@@ -26,7 +26,7 @@ def _steady(state: SchedulerState, now: float) -> StepPlan | None:
     """The step in which every running request goes on and nobody can join, if it is one."""
     if state.prefilling or state.in_flight or state.needs_resync or state.removed:
         return None
-    if state.brake.is_on or intake.is_open(state, state.next_step_id):
+    if state.brake.is_on or (state.queue and intake.is_open(state, state.next_step_id)):
         return None
     steady = state.steady
     if steady is None:
