@@ -28,13 +28,14 @@ _EMPTY = np.empty(0, dtype=np.int32)
 class _Phase:
     """Rows that reach block boundaries in the same steps. Mutable: it counts their blocks."""
 
-    __slots__ = ("at", "chains", "current", "slots")
+    __slots__ = ("at", "blocks", "chains", "current", "slots")
 
-    def __init__(self, at: Indices, slots: Int32, current: Int32, chains: list[HashChain]) -> None:
+    def __init__(self, at: Indices, rows: Int32, current: Int32, slots: Slots) -> None:
         self.at = at  # indices into the batch
-        self.slots = slots
-        self.current = current  # table entry that each is filling
-        self.chains = chains
+        self.slots = rows
+        self.current = current  # table entry that each is filling; -1 before the first
+        self.chains: list[HashChain] = [slots.at(slot).chain for slot in rows.tolist()]
+        self.blocks: list[int] = slots.tables[FULL, rows, current].tolist()
 
 
 class SteadyBatch:
@@ -92,7 +93,8 @@ class SteadyBatch:
         if self.num_blocks_wanted():
             phase = self._phase(-self.num_planned % self._size)
             block_slots = phase.slots
-            block_ids = state.pool.allocate_many_one(len(block_slots))
+            phase.blocks = state.pool.allocate(len(block_slots))
+            block_ids = np.array(phase.blocks, dtype=np.int32)
             groups = template.zeros[: len(block_slots)]
             phase.current += 1
             self._slots.tables[FULL, block_slots, phase.current] = block_ids
@@ -160,10 +162,9 @@ class SteadyBatch:
         phase = self._phases[index]
         if phase is None:
             at = self._order[self._ends[index] : self._ends[index + 1]]
-            slots = self.template.slots[at]
+            rows = self.template.slots[at]
             current = (self._first[at] - 1) // self._size
-            chains = [self._slots.at(slot).chain for slot in slots.tolist()]
-            phase = self._phases[index] = _Phase(at, slots, current, chains)
+            phase = self._phases[index] = _Phase(at, rows, current, self._slots)
         return phase
 
     def _fill(self, state: "SchedulerState", phase: _Phase, column: int) -> None:
@@ -177,8 +178,8 @@ class SteadyBatch:
             self._write_newest(phase.at)
             windows = by_block[rows, phase.current]
         if state.cache.enabled:
-            blocks = slots.tables[FULL, rows, phase.current].tolist()
-            state.cache.insert_last(phase.chains, phase.current.tolist(), blocks, windows)
+            index = phase.current.tolist()
+            state.cache.insert_last(phase.chains, index, phase.blocks, windows)
 
     def _write_newest(self, at: Indices | slice) -> None:
         """Write the newest outputs of rows; those of full blocks are written already."""

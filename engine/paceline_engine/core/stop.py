@@ -70,7 +70,16 @@ class StopRules:
     """
 
     __slots__ = (
-        *("_all_kept", "_eos", "_eos_from", "_extra", "_extra_slots", "_ids_from", "_limit"),
+        *(
+            "_all_kept",
+            "_eos",
+            "_eos_from",
+            "_eos_ids",
+            "_extra",
+            "_extra_slots",
+            "_ids_from",
+            "_limit",
+        ),
         "_none_ends",
     )
 
@@ -120,7 +129,7 @@ class StopRules:
         """Whether any of [m, 1] tokens is a stop id of its row, min_tokens or not: a quick look."""
         column = tokens[:, 0]
         for eos in self._eos:
-            if (column == eos).any():
+            if np.count_nonzero(column == eos):
                 return True
         return bool(self._extra_slots) and bool((tokens == self._extra[slots]).any())
 
