@@ -101,8 +101,8 @@ def test_a_slot_that_is_taken_again_keeps_nothing() -> None:
     batch.apply(again)
     assert batch.inputs(again, np.array([0])).slot_mapping.tolist() == [56]
     assert batch.params.flags[0] == 0
-    assert not (batch.params.allowed or batch.params.bias or batch.params.bad_words)
-    assert not batch.params.stop_ids
+    params = batch.params
+    assert [params.allowed, params.bias, params.bad_words, params.stop_ids] == [{}, {}, {}, {}]
 
 
 def test_the_last_position_has_room_for_its_token() -> None:
