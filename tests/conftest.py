@@ -3,6 +3,13 @@ import shutil
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines for tests are shared and noisy: how long one example takes says nothing about the code.
+settings.register_profile(
+    "paceline", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("paceline")
 
 
 @pytest.fixture(scope="session")

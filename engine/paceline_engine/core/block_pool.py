@@ -189,6 +189,14 @@ class BlockPool:
         self._keys[block] = key
         return True
 
+    def set_keys(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
+        """`set_key` for many blocks that are active or held, one each: the decode path."""
+        by_key, own = self._by_key, self._keys
+        for block, key in zip(blocks, keys, strict=True):
+            if own[block] is None and key not in by_key:
+                by_key[key] = block
+                own[block] = key
+
     def clear_key(self, block: int) -> None:
         """The content of a block is not what its key says (any more); unknown keys are no error."""
         key = self._keys[block]

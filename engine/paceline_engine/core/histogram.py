@@ -19,21 +19,15 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count one value, once or as often as it occurred."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
 
     def observe_many(self, values: NDArray[np.float64]) -> None:
-        """Count many values; those of a step mostly fall into one bucket."""
-        if not len(values):
-            return
-        low = bisect_left(self._bounds, float(values.min()))
-        if low == bisect_left(self._bounds, float(values.max())):
-            self._counts[low] += len(values)
-        else:
-            for index, count in enumerate(np.bincount(np.searchsorted(self._array, values))):
-                self._counts[index] += int(count)
+        """Count many values."""
+        for index, count in enumerate(np.bincount(np.searchsorted(self._array, values))):
+            self._counts[index] += int(count)
         self._sum += float(values.sum())
 
     def data(self) -> HistogramData:

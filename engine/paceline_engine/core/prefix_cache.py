@@ -120,7 +120,10 @@ class PrefixCache:
         return blocks
 
     def take(self, request_id: int, blocks: Sequence[int]) -> None:
-        """Acquire the hit `blocks` for a request, noting on whose pending blocks it relies."""
+        """Acquire the hit `blocks` for a request, noting on whose pending blocks it relies.
+
+        They may be its own, if it was preempted while the step that fills them is in flight.
+        """
         self.pool.acquire(blocks)
         if not self._pending_of:
             return
@@ -161,6 +164,47 @@ class PrefixCache:
         for block in named:
             self._pending_of[block] = mark
 
+    def insert_last(
+        self,
+        chains: Sequence[HashChain],
+        indices: Sequence[int],
+        blocks: Sequence[int],
+        windows: NDArray[np.int32],
+    ) -> None:
+        """Name one computed block of each of several requests: what decodes have just filled.
+
+        A chain that is not exactly `indices[i]` keys long and lacks that key is left alone: its
+        owner ran while the cache was off, and `extend` and `insert` catch up.
+
+        Args:
+            chains: mutated, one per request.
+            indices: which full block of its request each is.
+            blocks: their ids.
+            windows: [m, block_size], the tokens of each.
+        """
+        if not self.enabled:
+            return
+        data = np.ascontiguousarray(windows, dtype="<i4").tobytes()
+        step = 4 * self.block_size
+        sha256 = hashlib.sha256
+        named: list[int] = []
+        new_keys: list[bytes] = []
+        at = 0
+        for chain, index, block in zip(chains, indices, blocks, strict=True):
+            keys = chain.keys
+            length = len(keys)
+            if length == index:
+                parent = keys[-1] if index else chain.root
+                key = sha256(parent + data[at : at + step]).digest()
+                keys.append(key)
+                named.append(block)
+                new_keys.append(key)
+            elif length > index:
+                named.append(block)
+                new_keys.append(keys[index])
+            at += step
+        self.pool.set_keys(named, new_keys)
+
     def confirm(self, step_id: int) -> None:
         """A step has run: what it filled is no longer pending. Unknown steps are no error."""
         pending = self._pending.pop(step_id, None)
@@ -173,7 +217,9 @@ class PrefixCache:
     def is_relied_on(self, step_id: int, request_id: int) -> bool:
         """Others hit what this request fills in this step, so it cannot be undone."""
         pending = self._pending.get(step_id)
-        return pending is not None and bool(pending.followers.get(request_id))
+        return pending is not None and any(
+            follower != request_id for follower in pending.followers.get(request_id, ())
+        )
 
     def undo(self, step_id: int, request_id: int) -> None:
         """Take one request back out of a step being planned: its pending keys and its reliance.
@@ -182,7 +228,7 @@ class PrefixCache:
         """
         pending = self._pending.get(step_id)
         if pending is not None:
-            assert not pending.followers.get(request_id), f"request {request_id} is relied on"
+            assert not self.is_relied_on(step_id, request_id), f"request {request_id} is relied on"
             for block in pending.blocks.pop(request_id, ()):
                 del self._pending_of[block]
                 self.pool.clear_key(block)

@@ -44,7 +44,6 @@ class RequestRows:
         has_stop_strings: [capacity] bool.
         of_slot: [max_slots] int64, row of the request in each slot.
         num_running, num_waiting: requests with and without a slot.
-        num_without_token: running requests that have no token yet.
         num_with_stop_strings: requests whose output is counted at their end.
     """
 
@@ -67,7 +66,7 @@ class RequestRows:
             setattr(self, name, np.full(self.capacity, empty, dtype=dtype))
         self.of_slot = np.zeros(max_slots, dtype=np.int64)
         self.num_running = self.num_waiting = 0
-        self.num_without_token = self.num_with_stop_strings = 0
+        self.num_with_stop_strings = 0
         self._row_of: dict[int, int] = {}
         self._spare = list(range(self.capacity - 1, -1, -1))
         self._tenants: dict[str, int] = {DEFAULT_TENANT: 0}
@@ -110,7 +109,6 @@ class RequestRows:
         self.of_slot[slot] = row
         self.num_running += 1
         self.num_waiting -= 1
-        self.num_without_token += self._has_no_token(row)
         return row
 
     def leave_slot(self, request_id: int) -> int:
@@ -119,7 +117,6 @@ class RequestRows:
         self.slot[row] = _WAITING
         self.num_running -= 1
         self.num_waiting += 1
-        self.num_without_token -= self._has_no_token(row)
         return row
 
     def remove(self, request_id: int) -> None:
@@ -127,15 +124,11 @@ class RequestRows:
         row = self._row_of.pop(request_id)
         if self.slot[row] >= 0:
             self.num_running -= 1
-            self.num_without_token -= self._has_no_token(row)
         else:
             self.num_waiting -= 1
         self.num_with_stop_strings -= int(self.has_stop_strings[row])
         self.slot[row] = _UNUSED
         self._spare.append(row)
-
-    def _has_no_token(self, row: int) -> int:
-        return int(np.isnan(self.last_token_s[row]))
 
     def oldest_waiting_s(self, now: float) -> float:
         """Age, since its arrival, of the oldest request that waits; 0 if none does."""
@@ -153,17 +146,24 @@ class RequestRows:
             index = self._tenants[name] = len(self._tenants)
         return index
 
-    def serve_prompts(self, at: NDArray[np.int64]) -> None:
-        """The prompts of these rows are done."""
-        self._serve(0, at, self.prompt_tokens[at])
+    def serve_prompts(self, at: NDArray[np.int64]) -> int:
+        """The prompts of these rows are done; returns their tokens."""
+        counts = self.prompt_tokens[at]
+        total = int(counts.sum())
+        self._serve(0, at, counts, total)
+        return total
 
-    def serve_outputs(self, at: NDArray[np.int64], counts: NDArray[np.integer[Any]]) -> None:
-        """These rows got output tokens that count."""
-        self._serve(1, at, counts)
+    def serve_outputs(
+        self, at: NDArray[np.int64], counts: NDArray[np.integer[Any]], total: int
+    ) -> None:
+        """These rows got output tokens that count, `total` in all."""
+        self._serve(1, at, counts, total)
 
-    def _serve(self, kind: int, at: NDArray[np.int64], counts: NDArray[np.integer[Any]]) -> None:
+    def _serve(
+        self, kind: int, at: NDArray[np.int64], counts: NDArray[np.integer[Any]], total: int
+    ) -> None:
         if len(self._tenants) == 1:
-            self._served[0, kind] += counts.sum()
+            self._served[0, kind] += total
         else:
             np.add.at(self._served[:, kind], self.tenant[at], counts)
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from paceline_engine.core.plan import Int32, StepOutputs, StepPlan, StepResult, TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason
-from paceline_engine.core.slots import FULL
 from paceline_engine.core.state import InFlight, SchedulerState
+from paceline_engine.core.steady import SteadyBatch
 from paceline_engine.core.step_record import StepRecord
 from paceline_engine.core.stop import GOES_ON
 from paceline_engine.core.tracked import TrackedRequest
@@ -30,9 +30,27 @@ def take_record(state: SchedulerState, step_id: int) -> InFlight:
     return record
 
 
+def apply_steady(
+    state: SchedulerState,
+    steady: SteadyBatch,
+    record: InFlight,
+    result: StepResult,
+    now: float,
+) -> StepOutputs:
+    """Put the results of a step in force in which everybody goes on."""
+    outputs = steady.apply(state, result)
+    state.recorder.tokens(steady.template.slots, None, now)
+    if state.cached_news:
+        outputs.num_cached_tokens, state.cached_news = state.cached_news, {}
+    _record(state, record, result, now)
+    return outputs
+
+
 def apply(state: SchedulerState, record: InFlight, result: StepResult, now: float) -> StepOutputs:
     """Put one step's results in force."""
     plan, slots = record.plan, state.slots
+    news, state.cached_news = state.cached_news, {}
+    state.leave_steady()
     state.cache.confirm(plan.step_id)
     valid = slots.epoch[plan.slots] == plan.epochs
     finished: list[Finished] = []
@@ -53,7 +71,7 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
     if len(rows):
         totals = _append(state, rows, tokens[:, 0])
         _name_full_blocks(state, rows, totals)
-        state.recorder.tokens(rows, np.ones(len(rows), dtype=np.int32), now)
+        state.recorder.tokens(rows, None, now)
         finished += _end(state, rows, totals, tokens, now)
     if index is not None:
         state.recorder.discarded(int(np.count_nonzero(plan.samples & ~valid)))
@@ -68,8 +86,7 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
             for row, entries in result.logprobs.items()
             if yielded[row]
         }
-    if state.cached_news:
-        outputs.num_cached_tokens, state.cached_news = state.cached_news, {}
+    outputs.num_cached_tokens = news
     _record(state, record, result, now)
     return outputs
 
@@ -83,7 +100,7 @@ def _record(state: SchedulerState, record: InFlight, result: StepResult, now: fl
             applied_s=now,
             budget_tokens=record.budget,
             num_rows=len(plan.slots),
-            num_prefill_tokens=plan.total_tokens - record.num_decodes,
+            num_prefill_tokens=record.num_prefill_tokens,
             num_decode_tokens=record.num_decodes,
             num_preempted=record.num_preempted,
             host_ms=result.host_ms,
@@ -114,21 +131,9 @@ def _name_full_blocks(state: SchedulerState, rows: Int32, ends: Int32) -> None:
     """
     if not state.cache.enabled:
         return
-    slots, size = state.slots, state.limits.block_size
-    full = ends % size == 0
-    if not full.any():
-        return
-    owners, ends = rows[full], ends[full]
-    at = ends // size - 1
-    blocks = slots.tables[FULL, owners, at].tolist()
-    for slot, end, index, block in zip(
-        owners.tolist(), ends.tolist(), at.tolist(), blocks, strict=True
-    ):
-        if index < 0:
-            continue
-        chain = slots.at(slot).chain
-        state.cache.extend(chain, slots.tokens[slot, :end])
-        state.cache.insert(chain, index, [block], step_id=None)
+    full = ends % state.limits.block_size == 0
+    if full.any():
+        state.name_filled(rows[full], ends[full])
 
 
 def _end(
@@ -186,6 +191,7 @@ def restore(state: SchedulerState, failed: InFlight) -> None:
     those who had hit such a name: to before the first such block), planned rows become void, and
     the next plan gives the runner every running request anew.
     """
+    state.leave_steady()
     slots = state.slots
     void = [failed, *state.in_flight]
     kept: dict[int, int] = {}

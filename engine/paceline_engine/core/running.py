@@ -13,14 +13,21 @@ from paceline_engine.core.state import SchedulerState
 from paceline_engine.core.tracked import TrackedRequest
 
 
+def decode_rows(state: SchedulerState) -> RowTemplate:
+    """Running requests that want one token, in the order of their admission."""
+    if state.template is None:
+        slots = state.slots
+        slots.compact()
+        order = slots.order
+        rows = order[~slots.is_prefilling[order]] if state.prefilling else order
+        state.template = RowTemplate.of(rows, slots)
+    return state.template
+
+
 def plan_decodes(state: SchedulerState, draft: DraftPlan) -> None:
     """One token for each decode; a rotating start if the budget is smaller than their number."""
     slots = state.slots
-    template = state.template
-    if template is None:
-        order = slots.order
-        rows = order[~slots.is_prefilling[order]] if state.prefilling else order
-        template = state.template = RowTemplate.of(rows, slots)
+    template = decode_rows(state)
     rows = template.slots
     if state.in_flight:
         going_on = slots.computed[rows] < slots.compute_end[rows]
@@ -77,7 +84,7 @@ def plan_chunks(state: SchedulerState, draft: DraftPlan) -> None:
     for tracked in sorted(state.prefilling.values(), key=lambda t: t.key):
         if draft.lanes.total <= 0:
             return
-        if tracked.slot >= 0:
+        if tracked.slot >= 0 and tracked.slot not in draft.chunks:
             _plan_chunk(state, draft, tracked)
 
 

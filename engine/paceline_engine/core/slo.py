@@ -6,6 +6,8 @@ longer than x, so counting gaps between the multiples of the target is enough an
 """
 
 from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,13 +97,15 @@ class SloJudge:
 
     def gaps(self, rows: NDArray[np.int64], gaps: NDArray[np.float64]) -> None:
         """One gap of each row (each row once)."""
-        if not self._itl or not len(rows):
-            return
-        low = bisect_left(self._itl, float(gaps.min()))
-        if low == bisect_left(self._itl, float(gaps.max())):  # a step's gaps are mostly equal
-            self._bins[rows, low] += 1
-        else:
+        if self._itl:
             self._bins[rows, np.searchsorted(self._itl_edges, gaps)] += 1
+
+    def equal_gaps(self, rows: NDArray[np.int64], gaps: Sequence[float]) -> None:
+        """The same gaps for each row (each row once)."""
+        if not self._itl:
+            return
+        for index, count in Counter(bisect_left(self._itl, gap) for gap in gaps).items():
+            self._bins[rows, index] += count
 
     def finish(self, row: int, reason: FinishReason, ttft: float | None, e2e: float) -> bool | None:
         """Judge an ended request.

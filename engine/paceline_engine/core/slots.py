@@ -35,7 +35,8 @@ class Slots:
         request_id: [slots] int64.
         is_prefilling: it wants more than one token, or needs Python for another reason.
         tokens: [slots, width] int32, known tokens; grows in width.
-        tables: [groups, slots, width] int32, block tables; num_blocks: [groups, slots].
+        tokens_by_block: the same memory as [slots, blocks, block_size].
+        tables: [groups, slots, blocks] int32, block tables; num_blocks: [groups, slots].
         order: [running] int32, slots in the order of admission.
         tracked: the request in each slot.
     """
@@ -56,7 +57,7 @@ class Slots:
         self.request_id = np.full(n, -1, dtype=np.int64)
         self.is_prefilling = np.zeros(n, dtype=np.bool_)
         self.is_seated = np.zeros(n, dtype=np.bool_)
-        self.tokens = np.zeros((n, 64), dtype=np.int32)
+        self._set_tokens(np.zeros((n, 8 * limits.block_size), dtype=np.int32))
         self.tables = np.zeros((NUM_GROUPS, n, 8), dtype=np.int32)
         self.num_blocks = np.zeros((NUM_GROUPS, n), dtype=np.int32)
         self.order = np.empty(0, dtype=np.int32)
@@ -80,7 +81,7 @@ class Slots:
         """Give a slot to a request that waited; its blocks are appended afterwards."""
         slot = self._free.pop()
         known, prompt = len(tracked.token_ids), tracked.num_prompt_tokens
-        self._reserve_width(max(tracked.limit, known))
+        self._reserve(tracked.limit)
         params = tracked.request.params
         self.tokens[slot, :known] = tracked.token_ids
         self.computed[slot] = num_computed
@@ -140,7 +141,6 @@ class Slots:
         """Append blocks to one table."""
         start = int(self.num_blocks[FULL, slot])
         end = start + len(blocks)
-        self._reserve_blocks(end)
         self.tables[FULL, slot, start:end] = blocks
         self.num_blocks[FULL, slot] = end
         self.owned[slot] = end * self.block_size
@@ -148,7 +148,6 @@ class Slots:
     def append_one_each(self, slots: Int32, blocks: Int32) -> None:
         """Append one block to each of several tables."""
         at = self.num_blocks[FULL, slots]
-        self._reserve_blocks(int(at.max()) + 1)
         self.tables[FULL, slots, at] = blocks
         self.num_blocks[FULL, slots] = at + 1
         self.owned[slots] += self.block_size
@@ -170,18 +169,20 @@ class Slots:
 
     # -- widths ------------------------------------------------------------------------------
 
-    def _reserve_width(self, num_tokens: int) -> None:
-        have = self.tokens.shape[1]
-        if num_tokens > have:
-            # zeros() pages are not touched before they are written, so width costs no memory.
-            wider = np.zeros((len(self.total), max(num_tokens, 2 * have)), dtype=np.int32)
-            wider[:, :have] = self.tokens
-            self.tokens = wider
-
-    def _reserve_blocks(self, num_blocks: int) -> None:
+    def _reserve(self, num_tokens: int) -> None:
+        """Room for requests of that length; zeros() costs no memory before it is written to."""
+        num_blocks = -(-num_tokens // self.block_size)
         have = self.tables.shape[2]
-        if num_blocks > have:
-            shape = (NUM_GROUPS, len(self.total), max(num_blocks, 2 * have))
-            wider = np.zeros(shape, dtype=np.int32)
-            wider[:, :, :have] = self.tables
-            self.tables = wider
+        if num_blocks <= have:
+            return
+        num_blocks = max(num_blocks, 2 * have)
+        tables = np.zeros((NUM_GROUPS, len(self.total), num_blocks), dtype=np.int32)
+        tables[:, :, :have] = self.tables
+        tokens = np.zeros((len(self.total), num_blocks * self.block_size), dtype=np.int32)
+        tokens[:, : self.tokens.shape[1]] = self.tokens
+        self.tables = tables
+        self._set_tokens(tokens)
+
+    def _set_tokens(self, tokens: Int32) -> None:
+        self.tokens = tokens
+        self.tokens_by_block = tokens.reshape(len(tokens), -1, self.block_size)

@@ -39,10 +39,10 @@ class StatsSnapshot:
     values: dict[str, dict[Labels, float]] = field(default_factory=dict)
     histograms: dict[str, HistogramData] = field(default_factory=dict)
 
-    def value(self, name: str, **labels: str) -> float:
+    def value(self, family: str, /, **labels: str) -> float:
         """A counter's or gauge's value, 0 if it has no such series (yet)."""
-        key = tuple(labels[label] for label in METRICS[name].labels)
-        return self.values.get(name, {}).get(key, 0.0)
+        key = tuple(labels[label] for label in METRICS[family].labels)
+        return self.values.get(family, {}).get(key, 0.0)
 
     def histogram(self, name: str) -> HistogramData:
         """A histogram, an empty one if nothing was recorded (yet)."""

@@ -3,7 +3,7 @@
 Everything that decides (`decoding`, `prefill`, `preemption`, `intake`, `results`) works on this.
 """
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 
 from paceline_crds.settings import EngineSettings
@@ -16,8 +16,9 @@ from paceline_engine.core.plan import AddedRequest, StepPlan
 from paceline_engine.core.prefix_cache import PrefixCache
 from paceline_engine.core.queues import WaitingQueue, order_key
 from paceline_engine.core.request import Finished, FinishReason
-from paceline_engine.core.slots import Slots
+from paceline_engine.core.slots import FULL, Int32, Slots
 from paceline_engine.core.stats import Recorder
+from paceline_engine.core.steady import SteadyBatch
 from paceline_engine.core.stop import StopRules
 from paceline_engine.core.tracked import RequestState, TrackedRequest, WaitReason
 
@@ -34,14 +35,18 @@ class InFlight:
         planned_s: when it was planned.
         budget: its token budget.
         num_decodes: rows of requests that had no prompt left.
+        num_prefill_tokens: tokens of the other rows.
         num_preempted: requests that lost their slot for it.
+        steady: the batch that planned it, if one did.
     """
 
     plan: StepPlan
     planned_s: float
     budget: int
     num_decodes: int
+    num_prefill_tokens: int
     num_preempted: int
+    steady: SteadyBatch | None = None
     held: list[int] = field(default_factory=list)
 
 
@@ -54,6 +59,7 @@ class SchedulerState:
         in_flight: plans without results, oldest first.
         removed: slots that the runner must forget with the next plan.
         template: arrays of the all-decode step; None after somebody came or went.
+        steady: decodes in lockstep; the slots' arrays are behind it until it is settled.
         needs_resync: a step failed: the next plan adds every running request again.
         cached_news: request id -> cached tokens that no output has told yet.
         is_intake_due: something happened that may let a waiting request in.
@@ -80,14 +86,15 @@ class SchedulerState:
         self.in_flight: deque[InFlight] = deque()
         self.removed: list[int] = []
         self.template: RowTemplate | None = None
+        self.steady: SteadyBatch | None = None
         self.needs_resync = False
         self.cached_news: dict[int, int] = {}
         self.is_intake_due = True
         self.is_batch_open = True
         self.rotation = 0
         self.next_step_id = 0
+        self.num_plans_tried = 0
         self._num_seatings = 0
-        recorder.attach(self.pool.usage, self._waiting_reasons)
 
     # -- limits in force ---------------------------------------------------------------------
 
@@ -112,6 +119,17 @@ class SchedulerState:
         return min(self.settings.max_num_seqs - self.slots.num_seated, self.slots.num_free)
 
     # -- transitions -------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Bring the slots' arrays up to date; due before anything but a steady step reads them."""
+        if self.steady is not None:
+            self.steady.settle()
+
+    def leave_steady(self) -> None:
+        """Somebody comes, goes or is planned otherwise: the lockstep is over."""
+        if self.steady is not None:
+            self.steady.settle()
+            self.steady = None
 
     def seat(self, tracked: TrackedRequest, hits: list[int], draft: DraftPlan, now: float) -> None:
         """A waiting request takes a slot, with the cached blocks of its prefix."""
@@ -197,6 +215,7 @@ class SchedulerState:
     ) -> Finished:
         """A request is over, wherever it was; nothing of it is left but what is cached."""
         if tracked.slot >= 0:
+            self.leave_steady()
             self.unseat(tracked)
         else:
             self.queue.remove(tracked)
@@ -235,8 +254,14 @@ class SchedulerState:
         if keys:
             self.recorder.prompt_head(keys[:HEAD_BLOCKS][-1], keys[-1])
 
-    def _waiting_reasons(self) -> dict[str, int]:
-        return Counter(tracked.wait_reason.value for tracked in self.queue)
+    def name_filled(self, rows: Int32, ends: Int32) -> None:
+        """Name the block of each row that ends at `ends`; its tokens are computed."""
+        slots, size = self.slots, self.limits.block_size
+        index = ends // size - 1
+        windows = slots.tokens_by_block[rows, index]
+        blocks = slots.tables[FULL, rows, index].tolist()
+        chains = [slots.at(slot).chain for slot in rows.tolist()]
+        self.cache.insert_last(chains, index.tolist(), blocks, windows)
 
     def _newest_user(self, slot: int) -> InFlight | None:
         last = self.slots.last_step[slot]

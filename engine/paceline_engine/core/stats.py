@@ -30,6 +30,7 @@ from paceline_engine.core.request_rows import RequestRows
 from paceline_engine.core.slo import SloJudge, SloTargets
 from paceline_engine.core.snapshot import Labels, StatsSnapshot
 from paceline_engine.core.step_record import StepRecord
+from paceline_engine.core.token_ledger import TokenLedger
 
 __all__ = ["Recorder", "StatsSnapshot", "StepRecord"]
 
@@ -63,11 +64,11 @@ class Recorder:
         self._step_parts = dict.fromkeys(metrics.STEP_PARTS, 0.0)
         self._reasons_seen: dict[str, None] = {}
         self._startup: dict[str, float] = {}
-        self._owed_tokens = 0  # counted for requests that then ended earlier
         self._rows = RequestRows(limits.max_slots)
         self._slo = SloJudge(SloTargets.of(settings), self._rows.capacity)
         self._heads = PromptHeads()
         self._steps: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
+        self._ledger = TokenLedger(self._rows, self._slo, self._counters, self._histograms)
         self.speculation_goodput = 0.0
         self._slo_revision = 0
         self.settings_applied(settings, generation=0, revision=0)
@@ -91,6 +92,7 @@ class Recorder:
 
     def settings_applied(self, settings: EngineSettings, *, generation: int, revision: int) -> None:
         """These settings are in force from now on."""
+        self._ledger.settle()
         self._settings, self._generation, self._revision = settings, generation, revision
         targets = SloTargets.of(settings)
         if targets != self._slo.targets:
@@ -135,61 +137,23 @@ class Recorder:
 
     def request_preempted(self, request_id: int, num_computed_tokens: int) -> None:
         """A request gave its slot up, having computed so many tokens; an undone plan's are not."""
+        self._ledger.settle()
         rows = self._rows
         row = rows.leave_slot(request_id)
         rows.lost_tokens[row] = num_computed_tokens
         rows.preemptions[row] += 1
         self._counters[metrics.PREEMPTIONS] += 1
 
-    def tokens(self, slots: Int32, counts: NDArray[np.int32], now: float) -> None:
+    def tokens(self, slots: Int32, counts: NDArray[np.integer[Any]] | None, now: float) -> None:
         """Requests got tokens that count.
 
         Args:
-            slots: [m], each once.
-            counts: [m], at least 1 each.
+            slots: [m], each once. The very same array as in the last call means the very same
+                requests, which is cheapest.
+            counts: [m], at least 1 each; None = one each.
             now: when the step was applied.
         """
-        if not len(slots):
-            return
-        rows = self._rows
-        at = rows.of_slot[slots]
-        last = rows.last_token_s[at]
-        rows.last_token_s[at] = now
-        rows.output_tokens[at] += counts
-        if rows.num_without_token:
-            is_first = np.isnan(last)
-            if is_first.any():
-                self._first_tokens(at[is_first], now)
-                at, last, counts = at[~is_first], last[~is_first], counts[~is_first]
-        if len(at):
-            gaps = now - last
-            self._histograms[metrics.ITL].observe_many(gaps)
-            self._slo.gaps(at, gaps)
-            self._generated(at, counts)
-
-    def _first_tokens(self, at: NDArray[np.int64], now: float) -> None:
-        rows = self._rows
-        rows.num_without_token -= len(at)
-        rows.first_token_s[at] = now
-        self._histograms[metrics.TTFT].observe_many(now - rows.arrival_s[at])
-        self._histograms[metrics.PREFILL_TIME].observe_many(now - rows.admitted_s[at])
-        self._counters[metrics.PROMPT_TOKENS] += float(rows.prompt_tokens[at].sum())
-        rows.serve_prompts(at)
-        self._generated(at, rows.output_tokens[at])
-
-    def _generated(self, at: NDArray[np.int64], counts: NDArray[np.integer[Any]]) -> None:
-        """Count output tokens, but not yet those of requests that may end earlier."""
-        rows = self._rows
-        if rows.num_with_stop_strings:
-            certain = ~rows.has_stop_strings[at]
-            at, counts = at[certain], counts[certain]
-        self._count_generated(int(counts.sum()))
-        rows.serve_outputs(at, counts)
-
-    def _count_generated(self, n: int) -> None:
-        paid = min(self._owed_tokens, n)
-        self._owed_tokens -= paid
-        self._counters[metrics.GENERATION_TOKENS] += n - paid
+        self._ledger.tokens(slots, counts, now)
 
     def discarded(self, num_tokens: int) -> None:
         """Tokens were computed and given to nobody (behind an end, of a void row)."""
@@ -197,9 +161,10 @@ class Recorder:
 
     def request_finished(self, finished: Finished, now: float) -> None:
         """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded."""
+        self._ledger.settle()
         rows = self._rows
         row = rows.row_of(finished.request_id)
-        self._settle_output(row, finished.num_output_tokens)
+        self.discarded(self._ledger.settle_output(row, finished.num_output_tokens))
         reason = finished.reason
         self._finished[reason] += 1
         arrival = float(rows.arrival_s[row])
@@ -216,16 +181,6 @@ class Recorder:
                 self._histograms[metrics.INFERENCE_TIME].observe(now - admitted)
                 self._counters[metrics.PROMPT_TOKENS] += finished.num_prompt_tokens
         rows.remove(finished.request_id)
-
-    def _settle_output(self, row: int, num_output_tokens: int) -> None:
-        rows = self._rows
-        given = int(rows.output_tokens[row])
-        if rows.has_stop_strings[row]:
-            self._count_generated(num_output_tokens)
-            rows.serve_outputs(np.array([row]), np.array([num_output_tokens]))
-        elif given > num_output_tokens:
-            self._owed_tokens += given - num_output_tokens
-        self.discarded(max(0, given - num_output_tokens))
 
     def _observe_finished(self, finished: Finished, row: int, e2e_s: float) -> None:
         histograms, rows = self._histograms, self._rows
@@ -283,6 +238,7 @@ class Recorder:
 
     def snapshot(self, now: float) -> StatsSnapshot:
         """Everything at this moment, as plain data."""
+        self._ledger.settle_gaps()
         rows = self._rows
         values: dict[str, dict[Labels, float]] = {
             name: {(): value} for name, value in self._counters.items()

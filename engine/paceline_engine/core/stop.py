@@ -51,8 +51,8 @@ class Verdict:
     """What became of the rows of a step.
 
     Attributes:
-        kept: [m] int32, tokens of the row that count.
-        ends: [m] int8, GOES_ON, STOPPED or AT_LENGTH.
+        kept: [m] int32, tokens of the row that count; read only.
+        ends: [m] int8, GOES_ON, STOPPED or AT_LENGTH; read only.
     """
 
     kept: Int32
@@ -69,15 +69,21 @@ class StopRules:
     Mutable arrays because every step of every request passes here.
     """
 
-    __slots__ = ("_eos", "_eos_from", "_extra", "_extra_slots", "_ids_from", "_limit")
+    __slots__ = (
+        *("_all_kept", "_eos", "_eos_from", "_extra", "_extra_slots", "_ids_from", "_limit"),
+        "_none_ends",
+    )
 
     def __init__(self, max_slots: int, eos_token_ids: tuple[int, ...]) -> None:
-        self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int32)
+        self._eos = sorted(set(eos_token_ids))
         self._limit = np.zeros(max_slots, dtype=np.int64)  # total tokens at which length ends it
         self._eos_from = np.zeros(max_slots, dtype=np.int64)  # total tokens before which eos counts
         self._ids_from = np.zeros(max_slots, dtype=np.int64)  # the same for its own stop ids
         self._extra = np.full((max_slots, 1), _NO_TOKEN, dtype=np.int32)
         self._extra_slots: set[int] = set()
+        self._all_kept = np.ones(max_slots, dtype=np.int32)
+        self._none_ends = np.zeros(max_slots, dtype=np.int8)
+        self._all_kept.flags.writeable = self._none_ends.flags.writeable = False
 
     def add(
         self, slot: int, params: SamplingParams, num_prompt_tokens: int, max_model_len: int
@@ -110,6 +116,14 @@ class StopRules:
         limits: NDArray[np.int64] = self._limit[slots]
         return limits
 
+    def may_stop(self, slots: Int32, tokens: Int32) -> bool:
+        """Whether any of [m, 1] tokens is a stop id of its row, min_tokens or not: a quick look."""
+        column = tokens[:, 0]
+        for eos in self._eos:
+            if (column == eos).any():
+                return True
+        return bool(self._extra_slots) and bool((tokens == self._extra[slots]).any())
+
     def judge(self, slots: Int32, totals: Counts, tokens: Int32) -> Verdict:
         """Decide what of a step's tokens counts and who ends.
 
@@ -122,8 +136,10 @@ class StopRules:
             return self._judge_one(slots, totals, tokens[:, 0])
         num = (tokens >= 0).sum(axis=1)
         index = totals[:, None] + np.arange(tokens.shape[1])  # total tokens before each
-        stops = self._stops(slots, index, tokens)
         at_length = index + 1 >= self._limit[slots][:, None]
+        stops = self._stops(slots, index, tokens)
+        if stops is None:
+            stops = np.zeros_like(at_length)
         ended = (stops | at_length) & (tokens >= 0)
         any_end = ended.any(axis=1)
         first = ended.argmax(axis=1)
@@ -135,25 +151,31 @@ class StopRules:
         return Verdict(kept, ends.astype(np.int8))
 
     def _judge_one(self, slots: Int32, totals: Counts, tokens: Int32) -> Verdict:
-        """The all-decode step: one token a row, in a handful of vector operations."""
+        """The all-decode step: one token a row, and mostly nobody ends."""
         limit = self._limit[slots]
-        ends = np.where(totals + 1 >= limit, np.int8(AT_LENGTH), np.int8(GOES_ON))
+        at_length = totals + 1 >= limit
         stops = self._stops(slots, totals, tokens)
+        if stops is None and not np.count_nonzero(at_length):  # cheaper than any()
+            return Verdict(self._all_kept[: len(slots)], self._none_ends[: len(slots)])
+        ends = at_length * np.int8(AT_LENGTH)
         room = totals < limit
-        ends[stops & room] = STOPPED
-        return Verdict(((tokens >= 0) & room).astype(np.int32), ends)
+        if stops is not None:
+            ends[stops & room] = STOPPED
+        return Verdict(room.astype(np.int32), ends)
 
-    def _stops(self, slots: Int32, before: Counts, tokens: Int32) -> NDArray[np.bool_]:
-        """Same shape as `tokens`: stop ids, where min_tokens lets them count."""
+    def _stops(self, slots: Int32, before: Counts, tokens: Int32) -> NDArray[np.bool_] | None:
+        """Same shape as `tokens`: stop ids, where min_tokens lets them count; None: none at all."""
         wide = tokens.ndim == 2
-        hits = np.zeros(tokens.shape, dtype=np.bool_)
+        hits: NDArray[np.bool_] | None = None
         for eos in self._eos:
-            hits |= tokens == eos
-        if hits.any():
-            first = self._eos_from[slots]
-            hits &= before >= (first[:, None] if wide else first)
+            found = tokens == eos
+            if np.count_nonzero(found):
+                first = self._eos_from[slots]
+                found &= before >= (first[:, None] if wide else first)
+                hits = found if hits is None else hits | found
         if self._extra_slots:
             first, extra = self._ids_from[slots], self._extra[slots]
-            own = (tokens[..., None] == (extra[:, None] if wide else extra)).any(axis=-1)
-            hits |= own & (before >= (first[:, None] if wide else first))
+            own: NDArray[np.bool_] = tokens[..., None] == (extra[:, None] if wide else extra)
+            found = own.any(axis=-1) & (before >= (first[:, None] if wide else first))
+            hits = found if hits is None else hits | found
         return hits

@@ -174,7 +174,7 @@ def test_allocation_and_release_do_the_same_work_in_a_small_and_a_large_pool():
 class Callers(RuleBasedStateMachine):
     """Tables that allocate, share, release and hold in any order, against a plain model."""
 
-    NUM_BLOCKS = 10
+    NUM_BLOCKS = 6
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,6 +188,9 @@ class Callers(RuleBasedStateMachine):
         return {block: blocks.count(block) for block in blocks}
 
     @rule(n=st.integers(0, NUM_BLOCKS))
+    def allocate_some(self, n):
+        self.allocate(n)
+
     def allocate(self, n):
         available = self.pool.num_free
         if n > available:
@@ -202,12 +205,25 @@ class Callers(RuleBasedStateMachine):
         assert not any(self.pool.find(key(i)) in table for i in range(1, self.named + 1))
         self.tables.append(table)
 
+    @rule()
+    def allocate_all_there_is(self):
+        self.allocate(self.pool.num_free)
+
     @rule(data=st.data())
     def name_a_block(self, data):
         used = sorted(self.refs())
         if used:
             self.named += 1
             self.pool.set_key(data.draw(st.sampled_from(used)), key(self.named))
+
+    @rule(data=st.data())
+    def finish_a_request_whose_blocks_stay_cached(self, data):
+        if self.tables:
+            table = self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1)))
+            for block in table:
+                self.named += 1
+                self.pool.set_key(block, key(self.named))
+            self.pool.release(table[::-1])
 
     @rule(n=st.integers(1, 40))
     def hit(self, n):
@@ -231,15 +247,12 @@ class Callers(RuleBasedStateMachine):
         if self.holds:
             self.pool.unhold(self.holds.pop(data.draw(st.integers(0, len(self.holds) - 1))))
 
-    @rule(n=st.integers(1, 40))
-    def forget_a_key(self, n):
-        block = self.pool.find(key(n))
-        if block is not None:
+    @rule(n=st.integers(0, 40))
+    def forget_one_key_or_all(self, n):
+        if n == 40:
+            self.pool.clear_keys()
+        elif (block := self.pool.find(key(n))) is not None:
             self.pool.clear_key(block)
-
-    @rule()
-    def forget_all_keys(self):
-        self.pool.clear_keys()
 
     @invariant()
     def everything_adds_up(self):
