@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_kernels import ops
-
 from paceline_engine.model.config import ModelConfig
+from paceline_kernels import ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
