@@ -24,6 +24,8 @@ from paceline_engine.serve.pulse import SharedPulse
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 3.0
+LOADING_TIMEOUT_S = 0.5
+"""One that loads reads no messages while it imports, and has nothing to lose."""
 HANG_UP_TIMEOUT_S = 1.0
 _SOCKET_BUFFER_BYTES = 1 << 20
 
@@ -100,9 +102,10 @@ class SocketEngineClient(MessageClient):
             return
         self._write(Stop())
         try:
-            await asyncio.wait_for(asyncio.shield(self._watcher), CLOSE_TIMEOUT_S)
+            patience_s = CLOSE_TIMEOUT_S if self.info is not None else LOADING_TIMEOUT_S
+            await asyncio.wait_for(asyncio.shield(self._watcher), patience_s)
         except TimeoutError:
-            log.warning("the step process does not answer; it is killed")
+            log.debug("the step process does not answer; it is killed")
             self._process.kill()
             await self._watcher
         if self._transport is not None:
