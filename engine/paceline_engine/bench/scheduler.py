@@ -48,7 +48,7 @@ class _Bench:
     """A scheduler full of requests, and made-up results."""
 
     def __init__(self, running: int, *, churn: bool, num_steps: int) -> None:
-        self._random = random.Random(1234)
+        self._random = random.Random(1234)  # noqa: S311 - prompts of a benchmark
         self._running, self._churn = running, churn
         longest = _PROMPT_TOKENS + 64 + num_steps
         blocks = 2 + 2 * running * (longest // _BLOCK_SIZE + 1)
@@ -72,12 +72,11 @@ class _Bench:
         self._longest = longest
         self._now = 0.0
         self._next_id = 0
-        requests = [
-            self._request(1 + i % _LIFE_STEPS if churn else longest) for i in range(running)
-        ]
+        lives = [1 + i % _LIFE_STEPS if churn else longest for i in range(running)]
+        requests = [self._request(max_tokens) for max_tokens in lives]
         for request in requests:
             assert self._scheduler.submit(request, self._now) is None
-        while self._scheduler.num_running < running:
+        while self._scheduler.num_waiting:
             self._step([])
 
     def _request(self, max_tokens: int) -> Request:

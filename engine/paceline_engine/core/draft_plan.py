@@ -84,6 +84,14 @@ class DraftPlan:
         if blocks:
             self.note_blocks(np.full(len(blocks), slot, dtype=np.int32), _int32(blocks))
 
+    def has_rows(self) -> bool:
+        """Whether the step would compute anything."""
+        if self.chunks or self.decodes is None:
+            return bool(self.chunks)
+        gone = self.dropped | self.skipped
+        rows = self.decodes.slots
+        return len(rows) > len(gone) or any(slot not in gone for slot in rows.tolist())
+
     def skip(self, slot: int) -> None:
         """A decode waits for blocks that are coming."""
         self.skipped.add(slot)

@@ -28,6 +28,16 @@ def is_open(state: SchedulerState, step_id: int) -> bool:
     return due or not state.slots.num_seated
 
 
+def wait_reason(state: SchedulerState, tracked: TrackedRequest) -> WaitReason:
+    """Why a waiting request is not running."""
+    if state.settings.batching is Batching.STATIC and state.slots.num_seated:
+        if not state.is_batch_open:
+            return WaitReason.STATIC_BATCH
+    elif state.num_free_seats <= 0:
+        return WaitReason.SEQUENCE_LIMIT
+    return tracked.wait_reason
+
+
 def admit(state: SchedulerState, draft: DraftPlan, now: float) -> None:
     """Give slots, blocks and first chunks to waiting requests, in the order of the policy.
 
@@ -58,7 +68,6 @@ class Walk:
         is_braked = False
         while True:
             if state.num_free_seats <= 0:
-                self._say(cursor, WaitReason.SEQUENCE_LIMIT)
                 break
             has_room = (lanes.room(1) > 0, self._long_room() > 0)
             place = state.queue.first((cursor[0], cursor[1]), has_room)
@@ -85,11 +94,6 @@ class Walk:
     def _long_room(self) -> int:
         lanes = self._draft.lanes
         return lanes.room(lanes.cap + 1) if lanes.cap else lanes.total
-
-    def _say(self, cursor: list[int], reason: WaitReason) -> None:
-        place = self._state.queue.first((cursor[0], cursor[1]), (True, True))
-        if place is not None:
-            self._state.queue.at(*place).wait_reason = reason
 
     def _try(self, tracked: TrackedRequest) -> bool:
         """Admit one request if it fits; says why it waits otherwise."""

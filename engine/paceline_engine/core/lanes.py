@@ -43,6 +43,10 @@ class LaneBudget:
         else:
             self.short -= num_tokens
 
+    def open_up(self) -> None:
+        """Either lane may take all that is left."""
+        self.long = self.short = self.total
+
     def refund(self, num_tokens: int) -> None:
         """Rows were taken back; either lane may have what they would have used."""
         self.total += num_tokens

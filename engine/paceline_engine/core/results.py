@@ -49,6 +49,7 @@ def apply_steady(
 def apply(state: SchedulerState, record: InFlight, result: StepResult, now: float) -> StepOutputs:
     """Put one step's results in force."""
     plan, slots = record.plan, state.slots
+    news, state.cached_news = state.cached_news, {}
     state.leave_steady()
     state.cache.confirm(plan.step_id)
     valid = slots.epoch[plan.slots] == plan.epochs
@@ -85,8 +86,7 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
             for row, entries in result.logprobs.items()
             if yielded[row]
         }
-    if state.cached_news:
-        outputs.num_cached_tokens, state.cached_news = state.cached_news, {}
+    outputs.num_cached_tokens = news
     _record(state, record, result, now)
     return outputs
 

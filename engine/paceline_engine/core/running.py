@@ -84,7 +84,7 @@ def plan_chunks(state: SchedulerState, draft: DraftPlan) -> None:
     for tracked in sorted(state.prefilling.values(), key=lambda t: t.key):
         if draft.lanes.total <= 0:
             return
-        if tracked.slot >= 0:
+        if tracked.slot >= 0 and tracked.slot not in draft.chunks:
             _plan_chunk(state, draft, tracked)
 
 

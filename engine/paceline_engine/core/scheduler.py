@@ -6,20 +6,18 @@ the free blocks. What did not change since the last step costs a few numpy calls
 request. `now` is seconds on a monotonic clock, always an argument.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import EngineSettings, knobs
-from paceline_engine.core import admission, intake, invariants, results, running
-from paceline_engine.core.draft_plan import DraftPlan
-from paceline_engine.core.lanes import LaneBudget, prefill_cap, split
+from paceline_engine.core import admission, intake, invariants, planner, results
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepOutputs, StepPlan, StepResult
 from paceline_engine.core.request import Finished, FinishReason, Refusal, Request
-from paceline_engine.core.state import InFlight, SchedulerState
+from paceline_engine.core.state import SchedulerState
 from paceline_engine.core.stats import Recorder
-from paceline_engine.core.steady import SteadyBatch
 from paceline_engine.core.tracked import RequestState, TrackedRequest
 
 
@@ -42,6 +40,7 @@ class Scheduler:
         max_plans: int = 1,
     ) -> None:
         self._state = SchedulerState(settings, limits, recorder)
+        recorder.attach(self._state.pool.usage, self._waiting_reasons)
         self._max_plans = max_plans
         self._num_arrivals = 0
 
@@ -150,69 +149,7 @@ class Scheduler:
         state = self._state
         if len(state.in_flight) >= self._max_plans or not state.requests:
             return None
-        return self._plan_steady(now) or self._plan(now)
-
-    def _plan_steady(self, now: float) -> StepPlan | None:
-        """The step in which every running request goes on and nobody can join, if it is one."""
-        state = self._state
-        if state.prefilling or state.in_flight or state.needs_resync or state.removed:
-            return None
-        if state.brake.is_on or intake.is_open(state, state.next_step_id):
-            return None
-        steady = state.steady
-        if steady is None:
-            template = running.decode_rows(state)
-            if not SteadyBatch.fits(state.slots, template):
-                return None
-            steady = state.steady = SteadyBatch(state.slots, template)
-        num_rows = len(steady.template.slots)
-        if num_rows > state.budget or steady.num_blocks_wanted() > state.pool.num_free:
-            return None
-        plan = steady.plan(state, state.next_step_id)
-        state.next_step_id += 1
-        state.in_flight.append(InFlight(plan, now, state.budget, num_rows, 0, 0, steady))
-        return plan
-
-    def _plan(self, now: float) -> StepPlan | None:
-        state = self._state
-        state.leave_steady()
-        slots = state.slots
-        slots.compact()
-        draft = DraftPlan(
-            state.next_step_id, LaneBudget(state.budget, state.budget, state.budget, 0)
-        )
-        if state.needs_resync:
-            self._resync(draft)
-        if slots.num_seated:
-            running.plan_decodes(state, draft)
-        if state.prefilling or len(state.queue):
-            is_open = intake.is_open(state, draft.step_id)
-            if state.prefilling or is_open:
-                draft.lanes = self._split(draft.lanes.total, is_open=is_open)
-                running.plan_chunks(state, draft)
-                slots.compact()
-                if is_open and not draft.num_preempted and draft.lanes.total > 0:
-                    intake.admit(state, draft, now)
-        plan = draft.build(slots, state.removed)
-        state.brake.step(has_preempted=draft.num_preempted > 0)
-        if plan is None:
-            return None
-        for slot in draft.chunks:
-            self._leave_prefill(slot)
-        state.removed = []
-        state.needs_resync = False
-        state.next_step_id += 1
-        state.in_flight.append(
-            InFlight(
-                plan,
-                now,
-                state.budget,
-                num_decodes=len(plan.slots) - len(draft.chunks),
-                num_prefill_tokens=sum(draft.chunks.values()),
-                num_preempted=draft.num_preempted,
-            )
-        )
-        return plan
+        return planner.make(state, now)
 
     def apply(self, result: StepResult, now: float) -> StepOutputs:
         """Put the result of the oldest outstanding plan in force."""
@@ -245,6 +182,10 @@ class Scheduler:
     def reset_prefix_cache(self) -> int:
         """Forget what is cached; returns how many blocks became free."""
         return self._state.cache.reset()
+
+    def learn_output_length(self, num_output_tokens: int, max_output_tokens: int) -> None:
+        """Tell admission of a request that ended elsewhere, before there are any here."""
+        self._state.expected.observe(num_output_tokens, max_output_tokens)
 
     # -- for people and tests ----------------------------------------------------------------
 
@@ -280,36 +221,9 @@ class Scheduler:
             "num_cached_tokens": tracked.num_cached_tokens,
             "num_blocks": len(slots.blocks(slot)) if is_running else 0,
             "num_preemptions": tracked.num_preemptions,
-            "wait_reason": tracked.wait_reason.value,
+            "wait_reason": "" if is_running else intake.wait_reason(self._state, tracked).value,
         }
 
-    def _split(self, budget: int, *, is_open: bool) -> LaneBudget:
-        """Share what decodes left between long and short prompts."""
+    def _waiting_reasons(self) -> Mapping[str, int]:
         state = self._state
-        others = len(state.requests) - 1
-        cap = prefill_cap(state.settings.long_prefill_tokens, state.budget, others)
-        if not cap:
-            return split(budget, 0, 0, 0, 0)
-        left = [int(state.slots.total[s] - state.slots.computed[s]) for s in state.prefilling]
-        return split(
-            budget,
-            cap,
-            sum(cap for n in left if n > cap) + (state.queue.lane_tokens[1] if is_open else 0),
-            sum(n for n in left if n <= cap) + (state.queue.lane_tokens[0] if is_open else 0),
-            state.next_step_id,
-        )
-
-    def _leave_prefill(self, slot: int) -> None:
-        """A request whose known tokens are all planned is a decode from the next step on."""
-        state = self._state
-        if state.slots.computed[slot] >= state.slots.total[slot]:
-            state.prefilling.pop(slot, None)
-            state.slots.is_prefilling[slot] = False
-            state.template = None
-
-    def _resync(self, draft: DraftPlan) -> None:
-        state = self._state
-        rows: Iterable[int] = state.slots.order.tolist()
-        for slot in rows:
-            state.removed.append(slot)
-            state.announce(state.slots.at(slot), draft)
+        return Counter(intake.wait_reason(state, tracked).value for tracked in state.queue)

@@ -3,7 +3,7 @@
 Everything that decides (`decoding`, `prefill`, `preemption`, `intake`, `results`) works on this.
 """
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 
 from paceline_crds.settings import EngineSettings
@@ -93,8 +93,8 @@ class SchedulerState:
         self.is_batch_open = True
         self.rotation = 0
         self.next_step_id = 0
+        self.num_plans_tried = 0
         self._num_seatings = 0
-        recorder.attach(self.pool.usage, self._waiting_reasons)
 
     # -- limits in force ---------------------------------------------------------------------
 
@@ -253,9 +253,6 @@ class SchedulerState:
         keys = tracked.chain.keys[: tracked.num_prompt_tokens // self.limits.block_size]
         if keys:
             self.recorder.prompt_head(keys[:HEAD_BLOCKS][-1], keys[-1])
-
-    def _waiting_reasons(self) -> dict[str, int]:
-        return Counter(tracked.wait_reason.value for tracked in self.queue)
 
     def name_filled(self, rows: Int32, ends: Int32) -> None:
         """Name the block of each row that ends at `ends`; its tokens are computed."""

@@ -43,7 +43,7 @@ class DrainGate:
             await self._app(scope, receive, self._closing(send))
             return
         if not self._drain.accepts_new:
-            await _refuse(send)
+            await _refuse(receive, send)
             return
         self.num_open += 1
         self.idle.clear()
@@ -64,7 +64,10 @@ class DrainGate:
         return send_closing
 
 
-async def _refuse(send: Send) -> None:
+async def _refuse(receive: Receive, send: Send) -> None:
+    # The body is read first: a connection closed over unread bytes is reset, and the answer lost.
+    while (await receive()).get("more_body", False):
+        pass
     await send(
         {
             "type": "http.response.start",

@@ -44,12 +44,12 @@ class OutputDelta:
     """What one step (or several, if the reader was slow) gave to one request.
 
     Attributes:
-        token_ids: new output tokens, may be empty.
+        token_ids: new output tokens; empty in a first delta that says that the request was
+            admitted.
         logprobs: one entry per token if the request asked.
         prompt_logprobs: new entries, in order, for prompt positions 1.. if the request asked.
         num_cached_tokens: known from the first delta on.
         finished: set on the last delta.
-        is_started: the request has been admitted (a first delta without tokens may say so).
     """
 
     token_ids: list[int]
@@ -65,7 +65,11 @@ class OutputStream(Protocol):
     request_id: int
 
     def __aiter__(self) -> AsyncIterator[OutputDelta]:
-        """Deltas in order."""
+        """Deltas in order.
+
+        Raises:
+            EngineGone: the step process ended before the request did.
+        """
         ...
 
 

@@ -9,7 +9,7 @@ PARTS = ("plan", "forward", "sample", "apply")
 
 
 def rows(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Camel-cased, rounded rows of `core.stats.Recorder.steps`."""
+    """Rows of the core (`Recorder.steps`, `Scheduler.describe`), camel-cased and rounded."""
     return [{to_camel(name): _rounded(value) for name, value in step.items()} for step in steps]
 
 

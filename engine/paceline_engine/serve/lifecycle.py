@@ -20,7 +20,6 @@ from paceline_engine.serve.config import LOG_FORMAT, ServeConfig
 from paceline_engine.serve.drain import Drain, Phase
 from paceline_engine.serve.drain_gate import DrainGate
 from paceline_engine.serve.engine_client import EngineInfo, Startup
-from paceline_engine.serve.listeners import Listeners
 from paceline_engine.serve.socket_client import SocketEngineClient
 
 log = logging.getLogger(__name__)
@@ -30,6 +29,8 @@ EXIT_ENGINE_DIED = 1
 EXIT_USAGE = 2
 EXIT_START_FAILED = 3
 
+KEEP_ALIVE_S = 75
+"""Longer than the idle time of common proxies (60 s), so that it is they who close a connection."""
 _TICK_S = 0.05
 _FLUSH_S = 2.0
 _CUT_MESSAGE = "the server shut down before this request finished; send it again"
@@ -46,13 +47,13 @@ def serve(config: ServeConfig) -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         refuse_at_start(config.settings)
-        opened = listeners.open_listeners(config)
+        life = _Life(config)
     except StartFailed as error:
         log.error("cannot start: %s", error)
         return EXIT_USAGE
     loop_factory = uvicorn.Config(_no_app, log_config=None).get_loop_factory()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(_Life(config, opened).run())
+        return runner.run(life.run())
 
 
 class _Server(uvicorn.Server):
@@ -73,15 +74,21 @@ class _Running:
 class _Life:
     """What one `serve` call owns; lives in one event loop."""
 
-    def __init__(self, config: ServeConfig, opened: Listeners) -> None:
+    def __init__(self, config: ServeConfig) -> None:
         self._config = config
-        self._listeners = opened
         self._client = SocketEngineClient(config)
         self._drain = Drain(
             shutdown_timeout_s=config.shutdown_timeout_s,
             sigterm_propagation_s=config.sigterm_propagation_s,
         )
         self._poke = asyncio.Event()
+        self._gate = DrainGate(
+            app.create_public_app(self._client, config, self._drain), self._drain
+        )
+        self._admin_app = create_admin_app(
+            self._client, config, self._drain, on_drain=self._poke.set
+        )
+        self._listeners = listeners.open_listeners(config)
         self._logged_phase = Phase.SERVING
 
     async def run(self) -> int:
@@ -90,14 +97,9 @@ class _Life:
         # Handlers come before the load: SIGTERM while a model loads is an ordinary drain.
         loop.add_signal_handler(signal.SIGTERM, self._on_signal, self._drain.terminate)
         loop.add_signal_handler(signal.SIGINT, self._on_signal, self._drain.interrupt)
-        public_app = app.create_public_app(self._client, self._config, self._drain)
-        gate = DrainGate(public_app, self._drain)
-        admin_app = create_admin_app(
-            self._client, self._config, self._drain, on_drain=self._poke.set
-        )
         running = [
-            _start(gate, self._listeners.public),
-            _start(admin_app, self._listeners.admin),
+            _start(self._gate, self._listeners.public),
+            _start(self._admin_app, self._listeners.admin),
         ]
         log.info(
             "listening on %s (admin %s); loading %s",
@@ -108,7 +110,7 @@ class _Life:
         announcing = asyncio.create_task(self._announce())
         try:
             await self._client.start()
-            return await self._until_over(gate)
+            return await self._until_over()
         finally:
             announcing.cancel()
             await self._client.close()
@@ -121,21 +123,21 @@ class _Life:
         act(time.monotonic())
         self._poke.set()
 
-    async def _until_over(self, gate: DrainGate) -> int:
+    async def _until_over(self) -> int:
         engine_ended = asyncio.create_task(self._client.wait_ended())
         try:
             while True:
                 await self._pause(engine_ended)
                 now = time.monotonic()
-                phase = self._drain.advance(now, gate.num_open)
-                self._log_phase(phase, now, gate.num_open)
+                phase = self._drain.advance(now, self._gate.num_open)
+                self._log_phase(phase, now, self._gate.num_open)
                 if self._drain.may_exit:
                     log.info("drained; exiting")
                     return EXIT_OK
                 if engine_ended.done():
-                    return await self._mourn(gate)
+                    return await self._mourn()
                 if self._drain.is_cut_short:
-                    await self._cut(gate)
+                    await self._cut()
                     return EXIT_OK
         finally:
             engine_ended.cancel()
@@ -152,23 +154,28 @@ class _Life:
         poked.cancel()
         self._poke.clear()
 
-    async def _cut(self, gate: DrainGate) -> None:
+    async def _cut(self) -> None:
         """The grace is over: every client still there gets an error, none is cut in silence."""
         log.warning(
             "%d requests did not finish in time; each gets an error and the server exits",
-            gate.num_open,
+            self._gate.num_open,
         )
         self._client.end_streams(_CUT_MESSAGE)
-        await _flushed(gate)
+        await self._flush()
 
-    async def _mourn(self, gate: DrainGate) -> int:
+    async def _mourn(self) -> int:
         startup = self._client.startup
-        await _flushed(gate)
+        await self._flush()
         if self._client.info is not None:
             log.error("the engine ended: %s: %s", startup.reason, startup.message)
             return EXIT_ENGINE_DIED
         log.error("the engine did not start: %s: %s", startup.reason, startup.message)
         return EXIT_START_FAILED
+
+    async def _flush(self) -> None:
+        """Until every answer is sent, a short while at most."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._gate.idle.wait(), _FLUSH_S)
 
     async def _announce(self) -> None:
         """Say how the start goes, each phase once and each tenth of it."""
@@ -219,15 +226,10 @@ def _start(app_to_serve: FastAPI | DrainGate, listener: socket.socket) -> _Runni
             ws="none",
             server_header=False,
             timeout_graceful_shutdown=1,
+            timeout_keep_alive=KEEP_ALIVE_S,
         )
     )
     return _Running(server, asyncio.create_task(server.serve(sockets=[listener])))
-
-
-async def _flushed(gate: DrainGate) -> None:
-    """Until every answer is sent, a short while at most."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(gate.idle.wait(), _FLUSH_S)
 
 
 async def _no_app(*_: object) -> None:

@@ -254,7 +254,7 @@ class StepLoop:
                     "revision": state.revision,
                 }
             case "requests":
-                return self._scheduler.describe(now)
+                return flight_recorder.rows(self._scheduler.describe(now))
             case "steps":
                 return flight_recorder.rows(self._recorder.steps(limit))
             case "reset_prefix_cache":

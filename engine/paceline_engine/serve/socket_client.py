@@ -107,6 +107,9 @@ class SocketEngineClient(MessageClient):
             await self._watcher
         if self._transport is not None:
             self._transport.close()
+        pulse, self._pulse = self._pulse, None
+        if pulse is not None:
+            pulse.close()
 
     def _start_message(self) -> Start:
         config = self._config

@@ -8,6 +8,7 @@ position, token or order therefore changes the output, and `solo_tokens` says wh
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,17 @@ class _Slot:
     blocks: list[int] = field(default_factory=list)
 
 
+class Failure(Enum):
+    """Where a step fails."""
+
+    EARLY = auto()
+    """In `forward`, before its changes were taken over."""
+    IN_FORWARD = auto()
+    """In `forward`, after that."""
+    IN_SAMPLE = auto()
+    """In `sample`: later steps may have been launched meanwhile, on top of it."""
+
+
 class FakeRunner:
     """Same two calls as the real runner. Results wait until `sample` asks, so a test may be late.
 
@@ -88,14 +100,13 @@ class FakeRunner:
         self.bad_requests: set[int] = set()
         self._store = np.full((limits.num_blocks, limits.block_size), _UNWRITTEN, dtype=np.int64)
         self._slots: dict[int, _Slot] = {}
-        self._results: deque[StepResult] = deque()
-        self._failures = 0
-        self._fails_early = False
+        self._results: deque[StepResult | FakeRunnerFailed] = deque()
+        self._failure: Failure | None = None
+        self._broken: set[int] = set()  # slots whose state is unknown since a failure
 
-    def fail_next(self, *, early: bool = False) -> None:
-        """The next step fails: early = before its changes were taken over, else after them."""
-        self._failures += 1
-        self._fails_early = early
+    def fail_next(self, failure: Failure) -> None:
+        """The next step fails."""
+        self._failure = failure
 
     def forward(self, plan: StepPlan) -> None:
         """Compute one step.
@@ -103,14 +114,16 @@ class FakeRunner:
         Raises:
             FakeRunnerFailed: as told by `fail_next`.
         """
-        fails = self._failures > 0
-        if fails:
-            self._failures -= 1
-            if self._fails_early:
-                raise FakeRunnerFailed(f"step {plan.step_id} failed early")
-        self._take_changes(plan)
-        if fails:
-            raise FakeRunnerFailed(f"step {plan.step_id} failed")
+        failure, self._failure = self._failure, None
+        if failure is not Failure.EARLY:
+            self._take_changes(plan)
+        if failure is not None:
+            self._broken.update(self._slots)
+            error = FakeRunnerFailed(f"step {plan.step_id} failed {failure.name}")
+            if failure is not Failure.IN_SAMPLE:
+                raise error
+            self._results.append(error)
+            return
         assert plan.total_tokens <= self.limits.max_step_tokens, "more tokens than buffers"
         assert len(set(plan.slots.tolist())) == len(plan.slots), "a slot has two rows"
         assert not plan.num_drafts.any(), "this runner has no drafts"
@@ -122,19 +135,28 @@ class FakeRunner:
         tokens = np.full((len(rows), 1), -1, dtype=np.int32)
         result = StepResult(step_id=plan.step_id, tokens=tokens)
         for row, (slot, start, count) in enumerate(rows):
-            self._read(plan, row, self._slots[slot], start + count, result)
+            if slot not in self._broken:
+                self._read(plan, row, self._slots[slot], start + count, result)
         self.num_steps += 1
         self.num_tokens += plan.total_tokens
         self._results.append(result)
 
     def sample(self, masks: None = None) -> StepResult:
-        """The result of the oldest step that was not answered."""
+        """The result of the oldest step that was not answered.
+
+        Raises:
+            FakeRunnerFailed: that step failed.
+        """
         assert masks is None, "this runner takes no masks"
-        return self._results.popleft()
+        result = self._results.popleft()
+        if isinstance(result, FakeRunnerFailed):
+            raise result
+        return result
 
     def _take_changes(self, plan: StepPlan) -> None:
         for slot in plan.removed_slots.tolist():
             self._slots.pop(slot, None)
+            self._broken.discard(slot)
         for added in plan.added:
             assert added.slot not in self._slots, f"slot {added.slot} is taken"
             self._slots[added.slot] = _Slot(added, added.token_ids.tolist())
@@ -144,6 +166,10 @@ class FakeRunner:
 
     def _write(self, plan: StepPlan, row: int, slot: int, start: int, count: int) -> None:
         state, size = self._slots[slot], self.limits.block_size
+        if slot in self._broken:  # on top of a failed step: writes whatever, where it was told to
+            at = np.arange(start, start + count)
+            self._store[np.array(state.blocks)[at // size], at % size] = _UNWRITTEN
+            return
         assert plan.epochs[row] == state.added.epoch, f"slot {slot} has another epoch"
         assert plan.request_ids[row] == state.added.request_id, f"slot {slot} has another request"
         end = start + count

@@ -9,7 +9,7 @@ from paceline_engine.core.plan import StepOutputs, StepPlan, TokenLogprobs
 from paceline_engine.core.request import Finished, Refusal, Request, SamplingParams
 from paceline_engine.core.scheduler import Scheduler
 from paceline_engine.core.stats import Recorder
-from paceline_engine.testing.fake_runner import FakeRunner, solo_tokens
+from paceline_engine.testing.fake_runner import FakeRunner, FakeRunnerFailed, solo_tokens
 
 
 def tiny_limits(
@@ -126,21 +126,37 @@ class Trial:
         self.scheduler.apply_settings(self.settings, self.now)
         self.scheduler.check()
 
+    def expect_short_outputs(self) -> None:
+        """Let admission believe that outputs are short, so that it admits too much."""
+        for _ in range(500):
+            self.scheduler.learn_output_length(0, 1000)
+
     # -- steps -------------------------------------------------------------------------------
 
     def plan(self) -> StepPlan | None:
-        """Plan a step and launch it."""
+        """Plan a step and launch it; one that fails at once is reported after those before it."""
         plan = self.scheduler.plan(self.now)
         self.scheduler.check()
         if plan is not None:
             self.plans.append(plan)
-            self.runner.forward(plan)
+            try:
+                self.runner.forward(plan)
+            except FakeRunnerFailed as error:
+                while self.scheduler.num_in_flight > 1:
+                    self.apply()
+                self._fail(plan.step_id, error)
         return plan
 
-    def apply(self) -> StepOutputs:
-        """Put the oldest result in force."""
+    def apply(self) -> StepOutputs | None:
+        """Put the oldest result in force; None if its step failed."""
         self.now += self.step_s
-        outputs = self.scheduler.apply(self.runner.sample(), self.now)
+        step_id = self.plans[-self.scheduler.num_in_flight].step_id
+        try:
+            result = self.runner.sample()
+        except FakeRunnerFailed as error:
+            self._fail(step_id, error)
+            return None
+        outputs = self.scheduler.apply(result, self.now)
         self.scheduler.check()
         for request_id, row in zip(outputs.request_ids.tolist(), outputs.tokens, strict=True):
             self.outputs[request_id] += [token for token in row.tolist() if token >= 0]
@@ -151,17 +167,9 @@ class Trial:
             self._ended(finished)
         return outputs
 
-    def fail(self, *, early: bool = False) -> StepPlan | None:
-        """Plan a step that fails; it must be the only one in flight."""
-        plan = self.scheduler.plan(self.now)
-        if plan is not None:
-            self.runner.fail_next(early=early)
-            try:
-                self.runner.forward(plan)
-            except RuntimeError as error:
-                self.scheduler.fail_step(plan.step_id, str(error), self.now)
+    def _fail(self, step_id: int, error: FakeRunnerFailed) -> None:
+        self.scheduler.fail_step(step_id, str(error), self.now)
         self.scheduler.check()
-        return plan
 
     def step(self) -> StepPlan | None:
         """Plan as far as allowed, then apply one result; returns the last plan made."""

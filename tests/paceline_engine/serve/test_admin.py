@@ -127,7 +127,7 @@ def test_requests_say_why_they_wait_and_steps_what_they_did(tmp_path: Path) -> N
         streams = [await client.submit(make_request(i, max_tokens=3000)) for i in range(6)]
         rows = (await http.get("/v1/paceline/requests")).json()["requests"]
         assert [row["state"] for row in rows].count("running") == 4
-        assert all(row["wait_reason"] for row in rows if row["state"] == "waiting")
+        assert all(row["waitReason"] for row in rows if row["state"] == "waiting")
         for stream in streams:
             client.abort(stream.request_id)
         await asyncio.gather(*map(collect, streams))

@@ -1,22 +1,27 @@
 """A whole server as its own process: real sockets, real signals, a runner that needs no torch."""
 
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
 import pytest
 
+from paceline_crds.settings import EngineSettings
+from paceline_engine.serve.config import ServeConfig
+from paceline_engine.serve.lifecycle import EXIT_USAGE, serve
 from paceline_engine.testing import fake_engine
 from paceline_engine.testing.tiny_model import write_tiny_model
 
@@ -24,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 SERVE = """
 import sys
-from pathlib import Path
+from pathlib import Path, PosixPath
 from paceline_crds.settings import EngineSettings
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.lifecycle import serve
@@ -73,22 +78,21 @@ def free_port() -> int:
 @contextmanager
 def serving(
     tmp_path: Path,
-    *files: str,
+    files: Mapping[str, str] = MappingProxyType({"step_ms": "2"}),
+    *,
     is_ready: bool = True,
-    step_ms: float = 2.0,
     settings: dict[str, object] | None = None,
     **config: object,
 ) -> Iterator[Server]:
     model_dir = write_tiny_model(tmp_path / "model")
-    for name in files:
-        (model_dir / name).touch()
-    (model_dir / "step_ms").write_text(str(step_ms))
+    for name, text in files.items():
+        (model_dir / name).write_text(text)
     options = {
         "port": free_port(),
         "admin_port": free_port(),
         "runner_factory": fake_engine.FACTORY,
     } | config
-    source = f"dict(model_dir=Path({str(model_dir)!r}), **{options!r})"
+    source = f"dict(model_dir={model_dir!r}, **{options!r})"
     log = tmp_path / "log"
     with log.open("wb") as log_file:
         process = subprocess.Popen(
@@ -131,7 +135,7 @@ def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def test_sigterm_while_loading_ends_the_server_cleanly(tmp_path: Path) -> None:
-    with serving(tmp_path, "slow_load", is_ready=False) as server:
+    with serving(tmp_path, {"slow_load": ""}, is_ready=False) as server:
         until(lambda: server.http.get("/health/startup").json()["phase"] == "Loading")
         assert server.status("/health/live") == 200
         assert server.status("/health/ready") == 503
@@ -230,10 +234,8 @@ def test_a_server_that_is_killed_takes_its_engine_with_it(tmp_path: Path) -> Non
 
 
 def test_a_failed_start_is_told_and_ends_the_server(tmp_path: Path) -> None:
-    with serving(tmp_path, is_ready=False) as server:
-        server.process.kill()
-    (tmp_path / "model" / "start_failed").write_text("UnsupportedModel")
-    with serving(tmp_path, is_ready=False) as server:
+    files = {"start_failed": "UnsupportedModel"}
+    with serving(tmp_path, files, is_ready=False) as server:
         assert server.ends_with() == 3
         assert "UnsupportedModel: the test wants it so" in server.log.read_text()
 
@@ -255,18 +257,30 @@ def test_a_hung_step_turns_liveness_red_and_back(tmp_path: Path) -> None:
         until(lambda: server.status("/health/live") == 200)
 
 
-def test_a_taken_port_is_an_error_with_its_own_exit_code(tmp_path: Path) -> None:
+def refused(config: ServeConfig, caplog: pytest.LogCaptureFixture) -> str:
+    with caplog.at_level(logging.ERROR):
+        assert serve(replace(config, runner_factory=fake_engine.FACTORY)) == EXIT_USAGE
+    return caplog.text
+
+
+def test_a_taken_port_is_an_error_with_its_own_exit_code(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with serving(tmp_path, is_ready=False, port=port) as server:
-            assert server.ends_with() == 2
-            assert f"--port: 127.0.0.1:{port}: the port is in use" in server.log.read_text()
+        text = refused(ServeConfig(model="tiny", port=port), caplog)
+        assert f"--port: 127.0.0.1:{port}: the port is in use" in text
 
 
-def test_settings_that_nothing_builds_end_the_start(tmp_path: Path) -> None:
-    with serving(tmp_path, is_ready=False, settings={"tensorParallelSize": 2}) as server:
-        assert server.ends_with() == 2
-        assert "tensorParallelSize must be 1, got 2" in server.log.read_text()
+def test_settings_that_nothing_builds_end_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    settings = EngineSettings(tensor_parallel_size=2)
+    text = refused(ServeConfig(model="tiny", settings=settings), caplog)
+    assert "tensorParallelSize must be 1, got 2" in text
+
+
+def test_a_key_file_that_cannot_be_read_ends_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = tmp_path / "missing"
+    assert str(missing) in refused(ServeConfig(model="tiny", api_key_file=missing), caplog)
 
 
 def test_the_log_says_where_and_what_it_serves(tmp_path: Path) -> None:

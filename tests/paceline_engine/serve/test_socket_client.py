@@ -105,6 +105,34 @@ def test_clients_that_vanish_leave_nothing_behind(tmp_path: Path) -> None:
     play(tmp_path, go, maxNumSeqs=16, numKvBlocks=4000)
 
 
+def test_a_reader_that_sleeps_costs_nobody_and_gets_all_its_tokens(tmp_path: Path) -> None:
+    async def go(client: SocketEngineClient) -> None:
+        streams = [await client.submit(make_request(i, max_tokens=300)) for i in range(40)]
+        sleeper, *others = streams
+        for tokens, _ in await asyncio.gather(*map(collect, others)):
+            assert len(tokens) == 300
+        await until(lambda: client.num_open_streams == 0)
+        deltas = [delta async for delta in sleeper]
+        assert sum(len(delta.token_ids) for delta in deltas) == 300
+        assert len(deltas) == 1, "what came meanwhile is one delta"
+
+    play(tmp_path, go, maxNumSeqs=40, numKvBlocks=2000)
+
+
+def test_the_heartbeat_expects_steps_to_take_what_they_took(tmp_path: Path) -> None:
+    (tmp_path / "step_ms").write_text("30")
+
+    async def go(client: SocketEngineClient) -> None:
+        await collect(await client.submit(make_request(1, max_tokens=20)))
+        assert client.heartbeat.predicted_step_s == 0.0, "idle"
+        stream = await client.submit(make_request(2, max_tokens=100))
+        await until(lambda: stream.num_pending_tokens > 10)
+        assert 0.02 < client.heartbeat.predicted_step_s < 1.0
+        assert health.hang_threshold_s(client.heartbeat, 0.1) > 0.4
+
+    play(tmp_path, go)
+
+
 def test_a_killed_engine_is_gone_for_everybody(tmp_path: Path) -> None:
     (tmp_path / "step_ms").write_text("5")
 
