@@ -139,7 +139,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "paceline_context": (_P, [_I, _I]),
     "paceline_context_free": (None, [_P]),
     "paceline_advise_huge": (None, [_P, _L]),
-    "paceline_pack": (None, [_P, _P, _P, _I, _I, _P, _I, _I]),
+    "paceline_pack": (None, [_P, _P, _P, _I, _P, _I, _I]),
     "paceline_linear": (None, [_P, POINTER(Weight), _P, _P, _L, _I, _I]),
     "paceline_rms_norm": (None, [_P, _P, _P, _P, _P, _P, _L, _I, c_float]),
     "paceline_rotary": (None, [_P, _P, _P, _L, _L, _P, _P, _I, _I, _I, _I, _I]),

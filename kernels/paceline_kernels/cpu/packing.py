@@ -57,7 +57,6 @@ def pack(weight: Tensor, bias: Tensor | None, *, gated: bool = False) -> PackedW
         rt.context,
         data.data_ptr(),
         weight.data_ptr(),
-        number,
         k,
         rows.data_ptr(),
         num_panels,

@@ -39,6 +39,10 @@ def new_kv_cache(
         )
     k = torch.zeros(num_blocks, num_kv_heads, head_dim, block_size, dtype=dtype)
     v = torch.zeros(num_blocks, num_kv_heads, block_size, head_dim, dtype=dtype)
+    rt = library.runtime()
+    for cache in (k, v):
+        # Blocks are read in any order: with small pages nearly every one is an address miss.
+        rt.lib.paceline_advise_huge(cache.data_ptr(), cache.numel() * cache.element_size())
     return k.permute(0, 3, 1, 2), v.permute(0, 2, 1, 3)
 
 

@@ -121,28 +121,45 @@ inline void score(const float* q, int d, const uint8_t* keys, int block_size, in
     for (int j = 0; j < NV; j++) store<L>(scores + i * stride + at + j * L, c[i][j]);
 }
 
-// out[i][at..] += sum over t in [begin, end) of p[i][t] * value t of one block.
+// The values of one tile: block by block, tokens [from, to) of the whole tile count.
+struct Values {
+  const uint8_t* blocks[kTileTokens / 8];
+  int num_blocks, block_size, from, to;
+};
+
+// out[i][at..] += sum over the tile's tokens t of p[i][t] * value t, for NV vectors.
 template <int L, int F, int MR, int NV>
-inline void mix(const float* p, int stride, const uint8_t* values, int d, int begin, int end, int at,
-                float* out) {
+inline void mix(const float* p, int stride, const Values& values, int d, int at, float* out) {
   vf<L> c[MR][NV];
 #pragma GCC unroll 6
   for (int i = 0; i < MR; i++)
     for (int j = 0; j < NV; j++) c[i][j] = load<L>(out + i * d + at + j * L);
-  for (int t = begin; t < end; t++) {
-    vf<L> b[NV];
+  for (int block = 0; block < values.num_blocks; block++) {
+    int base = block * values.block_size;
+    int begin = std::max(values.from, base), end = std::min(values.to, base + values.block_size);
+    const uint8_t* rows = values.blocks[block];
+    for (int t = begin; t < end; t++) {
+      vf<L> b[NV];
 #pragma GCC unroll 2
-    for (int j = 0; j < NV; j++) b[j] = load_as<L, F>(values, int64_t(t) * d + at + j * L);
+      for (int j = 0; j < NV; j++)
+        b[j] = load_as<L, F>(rows, int64_t(t - base) * d + at + j * L);
 #pragma GCC unroll 6
-    for (int i = 0; i < MR; i++) {
-      float x = p[i * stride + t];
+      for (int i = 0; i < MR; i++) {
+        float x = p[i * stride + t];
 #pragma GCC unroll 2
-      for (int j = 0; j < NV; j++) c[i][j] += b[j] * x;
+        for (int j = 0; j < NV; j++) c[i][j] += b[j] * x;
+      }
     }
   }
 #pragma GCC unroll 6
   for (int i = 0; i < MR; i++)
     for (int j = 0; j < NV; j++) store<L>(out + i * d + at + j * L, c[i][j]);
+}
+
+// Blocks lie anywhere in memory, each about a page: the hardware's prefetcher starts anew at every
+// one, so what comes next is asked for while the present one is computed.
+inline void draw_near(const uint8_t* from, int64_t size) {
+  for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(from + at, 0, 3);
 }
 
 template <int L, int F, int MR>
@@ -155,12 +172,16 @@ inline void score_block(const float* q, int d, const uint8_t* keys, int block_si
 }
 
 template <int L, int F, int MR>
-inline void mix_block(const float* p, int stride, const uint8_t* values, int d, int begin, int end,
-                      float* out) {
+inline void mix_tile(const float* p, int stride, const Values& values, int d, float* out) {
   int at = 0;
-  for (; at + 2 * L <= d; at += 2 * L)
-    mix<L, F, MR, 2>(p, stride, values, d, begin, end, at, out);
-  if (at < d) mix<L, F, MR, 1>(p, stride, values, d, begin, end, at, out);
+  for (; at + 2 * L <= d; at += 2 * L) mix<L, F, MR, 2>(p, stride, values, d, at, out);
+  if (at < d) mix<L, F, MR, 1>(p, stride, values, d, at, out);
+}
+
+// to = from * factor; n is a multiple of L.
+template <int L>
+inline void scale_to(float* to, const float* from, float factor, int n) {
+  for (int j = 0; j < n; j += L) store<L>(to + j, load<L>(from + j) * factor);
 }
 
 template <int L>
@@ -208,13 +229,32 @@ inline float soften(float* s, int width, int low, int high, float cap, Running& 
   return factor;
 }
 
-inline void merge_parts(const AttentionArgs& a, const Item& item, const float* parts, int rows);
-
 inline float* out_row(const AttentionArgs& a, const Item& item, int i) {
   int group_heads = a.heads / a.kv_heads;
   int64_t token = a.cu_seqlens_q[item.row] + item.query + i / group_heads;
   return a.out + token * a.out_stride +
          int64_t(item.kv_head * group_heads + i % group_heads) * a.head_dim;
+}
+
+inline void merge_parts(const AttentionArgs& a, const Item& item, const float* parts, int rows) {
+  const int d = a.head_dim;
+  const int64_t part_size = int64_t(rows) * (d + 2);
+  for (int i = 0; i < rows; i++) {
+    float top = kNone, total = 0;
+    for (int part = 0; part < item.num_parts; part++)
+      top = std::max(top, parts[part * part_size + rows * d + 2 * i]);
+    float* to = out_row(a, item, i);
+    std::fill(to, to + d, 0.0f);
+    for (int part = 0; part < item.num_parts; part++) {
+      const float* from = parts + part * part_size;
+      const float* run = from + rows * d + 2 * i;
+      if (run[0] == kNone) continue;
+      float factor = std::exp(run[0] - top);
+      total += run[1] * factor;
+      for (int j = 0; j < d; j++) to[j] += from[i * d + j] * factor;
+    }
+    for (int j = 0; j < d; j++) to[j] /= total;
+  }
 }
 
 #define PACELINE_BY_ROWS(count, CALL) \
@@ -242,7 +282,7 @@ void attend(const AttentionArgs& a, AttentionPlan& plan, const Item& item,
     int64_t token = a.cu_seqlens_q[item.row] + item.query + i / group_heads;
     const float* from = a.q + token * a.q_stride +
                         int64_t(item.kv_head * group_heads + i % group_heads) * d;
-    for (int j = 0; j < d; j++) q[i * d + j] = from[j] * a.scale;
+    scale_to<L>(q + i * d, from, a.scale, d);
     run[i] = {kNone, 0.0f};
   }
   std::fill(out, out + rows * d, 0.0f);
@@ -250,9 +290,12 @@ void attend(const AttentionArgs& a, AttentionPlan& plan, const Item& item,
   const int32_t* table = a.block_tables + item.row * a.table_stride;
   for (int base = item.begin / bs * bs; base < item.end; base += tile) {
     const int num_blocks = (std::min(tile, item.end - base) + bs - 1) / bs, width = num_blocks * bs;
+    Values values{{}, num_blocks, bs, std::max(0, item.begin - base), std::min(item.end - base, width)};
     for (int block = 0; block < num_blocks; block++) {
-      const uint8_t* keys =
-          a.k_cache + (int64_t(table[base / bs + block]) * a.kv_heads + head) * head_bytes;
+      int64_t place = (int64_t(table[base / bs + block]) * a.kv_heads + head) * head_bytes;
+      const uint8_t* keys = a.k_cache + place;
+      values.blocks[block] = a.v_cache + place;
+      draw_near(values.blocks[block], head_bytes);
       for (int i = 0; i < rows; i += 6) {
 #define PACELINE_SCORE(MR) \
   score_block<L, F, MR>(q + i * d, d, keys, bs, scores + i * tile + block * bs, tile)
@@ -266,26 +309,19 @@ void attend(const AttentionArgs& a, AttentionPlan& plan, const Item& item,
       int high = std::min(item.end, position + 1);
       float factor = soften<L>(scores + i * tile, width, std::clamp(low - base, 0, width),
                                std::clamp(high - base, 0, width), a.cap, run[i]);
-      if (factor != 1.0f)
-        for (int j = 0; j < d; j++) out[i * d + j] *= factor;
+      if (factor != 1.0f) scale_to<L>(out + i * d, out + i * d, factor, d);
     }
-    for (int block = 0; block < num_blocks; block++) {
-      const uint8_t* values =
-          a.v_cache + (int64_t(table[base / bs + block]) * a.kv_heads + head) * head_bytes;
-      int from = std::max(0, item.begin - base - block * bs);
-      int to = std::min(bs, item.end - base - block * bs);
-      for (int i = 0; i < rows; i += 6) {
-#define PACELINE_MIX(MR) \
-  mix_block<L, F, MR>(scores + i * tile + block * bs, tile, values, d, from, to, out + i * d)
-        PACELINE_BY_ROWS(rows - i, PACELINE_MIX)
+    for (int at = base + tile; at < std::min(base + 2 * tile, item.end); at += bs)
+      draw_near(a.k_cache + (int64_t(table[at / bs]) * a.kv_heads + head) * head_bytes, head_bytes);
+    for (int i = 0; i < rows; i += 6) {
+#define PACELINE_MIX(MR) mix_tile<L, F, MR>(scores + i * tile, tile, values, d, out + i * d)
+      PACELINE_BY_ROWS(rows - i, PACELINE_MIX)
 #undef PACELINE_MIX
-      }
     }
   }
   if (item.num_parts == 1) {
     for (int i = 0; i < rows; i++) {
-      float* to = out_row(a, item, i);
-      for (int j = 0; j < d; j++) to[j] = out[i * d + j] / run[i].total;
+      scale_to<L>(out_row(a, item, i), out + i * d, 1.0f / run[i].total, d);
     }
     return;
   }
@@ -295,27 +331,6 @@ void attend(const AttentionArgs& a, AttentionPlan& plan, const Item& item,
   std::copy(out, out + rows * d, mine);
   std::copy(&run[0].top, &run[0].top + 2 * rows, mine + rows * d);
   if (plan.open_parts[item.group].fetch_sub(1) == 1) merge_parts(a, item, parts, rows);
-}
-
-inline void merge_parts(const AttentionArgs& a, const Item& item, const float* parts, int rows) {
-  const int d = a.head_dim;
-  const int64_t part_size = int64_t(rows) * (d + 2);
-  for (int i = 0; i < rows; i++) {
-    float top = kNone, total = 0;
-    for (int part = 0; part < item.num_parts; part++)
-      top = std::max(top, parts[part * part_size + rows * d + 2 * i]);
-    float* to = out_row(a, item, i);
-    std::fill(to, to + d, 0.0f);
-    for (int part = 0; part < item.num_parts; part++) {
-      const float* from = parts + part * part_size;
-      const float* run = from + rows * d + 2 * i;
-      if (run[0] == kNone) continue;
-      float factor = std::exp(run[0] - top);
-      total += run[1] * factor;
-      for (int j = 0; j < d; j++) to[j] += from[i * d + j] * factor;
-    }
-    for (int j = 0; j < d; j++) to[j] /= total;
-  }
 }
 
 template <int L>

@@ -32,20 +32,31 @@ struct Weight {
 inline int64_t panel_bytes(int k, int format) { return int64_t(k) * kPanel * format_bytes(format); }
 
 // Packs the rows named by rows[0, num_panels * kPanel) of source [*, k]; -1 gives zeros.
-inline void pack_weight(Pool& pool, uint8_t* out, const uint8_t* source, int source_format, int k,
-                        const int32_t* rows, int num_panels, int format) {
-  int64_t size = panel_bytes(k, format);
+template <class Bits>
+inline void pack_panels(Pool& pool, Bits* out, const Bits* source, int k, const int32_t* rows,
+                        int num_panels, bool interleaved) {
+  const std::vector<Bits> zeros(k, 0);
   pool.loop(num_panels, [&](int panel, int) {
-    uint8_t* to = out + panel * size;
+    const Bits* from[kPanel];
     for (int j = 0; j < kPanel; j++) {
+      int place = interleaved ? (j % kWidth) * 2 + j / kWidth : j;
       int64_t row = rows[panel * kPanel + j];
-      int64_t place = format == kBF16 ? (j % kWidth) * 2 + j / kWidth : j;
-      for (int i = 0; i < k; i++) {
-        float value = row < 0 ? 0.0f : load_one(source, row * k + i, source_format);
-        store_as(to, int64_t(i) * kPanel + place, value, format);
-      }
+      from[place] = row < 0 ? zeros.data() : source + row * k;
     }
+    Bits* to = out + int64_t(panel) * k * kPanel;
+    for (int i = 0; i < k; i++, to += kPanel)
+      for (int place = 0; place < kPanel; place++) to[place] = from[place][i];
   });
+}
+
+inline void pack_weight(Pool& pool, uint8_t* out, const uint8_t* source, int k, const int32_t* rows,
+                        int num_panels, int format) {
+  if (format == kF32)
+    pack_panels(pool, reinterpret_cast<uint32_t*>(out), reinterpret_cast<const uint32_t*>(source),
+                k, rows, num_panels, false);
+  else
+    pack_panels(pool, reinterpret_cast<uint16_t*>(out), reinterpret_cast<const uint16_t*>(source),
+                k, rows, num_panels, format == kBF16);
 }
 
 template <int F>

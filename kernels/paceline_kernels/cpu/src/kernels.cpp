@@ -45,11 +45,11 @@ void paceline_advise_huge(void* data, int64_t size) {
 #endif
 }
 
-void paceline_pack(void* context, uint8_t* out, const uint8_t* source, int32_t source_format,
-                   int32_t k, const int32_t* rows, int32_t num_panels, int32_t format) {
+void paceline_pack(void* context, uint8_t* out, const uint8_t* source, int32_t k,
+                   const int32_t* rows, int32_t num_panels, int32_t format) {
   auto* c = static_cast<Context*>(context);
   std::lock_guard<std::mutex> hold(c->pool.owner());
-  pack_weight(c->pool, out, source, source_format, k, rows, num_panels, format);
+  pack_weight(c->pool, out, source, k, rows, num_panels, format);
 }
 
 void paceline_linear(void* context, const Weight* weight, const float* x, float* out,
