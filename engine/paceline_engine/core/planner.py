@@ -115,7 +115,7 @@ def _leave_prefill(state: SchedulerState, slot: int) -> None:
 
 
 def _resync(state: SchedulerState, draft: DraftPlan) -> None:
-    """After a failed step the runner's batch is unknown: give it everybody again."""
+    """After a failed step the runner's batch is unknown: empty it and give it everybody again."""
+    state.removed = list(range(len(state.slots.tracked)))
     for slot in state.slots.order.tolist():
-        state.removed.append(slot)
         state.announce(state.slots.at(slot), draft)
