@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from paceline_crds.settings import EngineSettings
 from paceline_engine.serve.app import create_public_app
 from paceline_engine.serve.config import ServeConfig
@@ -38,7 +39,7 @@ def play(folder: Path, go: Callable[[httpx.AsyncClient], Awaitable[None]]) -> No
         client = SocketEngineClient(config)
         await client.start()
         try:
-            while client.startup.phase != "Ready":  # noqa: ASYNC110 - the client has no such event
+            while client.startup.phase != "Ready":
                 assert client.startup.phase != "Failed", client.startup.message
                 await asyncio.sleep(0.02)
             app = create_public_app(client, config, Drain(shutdown_timeout_s=1.0))
