@@ -57,7 +57,8 @@ class _Generate(_Body):
     min_p: float | None = Field(default=None, ge=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(default=None, gt=0)
+    # Beyond these bounds logits leave the range of float32.
+    repetition_penalty: float | None = Field(default=None, ge=0.001, le=1000)
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
         default=None, description="Token id -> what is added to its logit."
     )

@@ -69,16 +69,27 @@ def sampling_params(
     """The parameters of choice 0.
 
     Raises:
-        ApiError: 400, a token id outside the vocabulary.
+        ApiError: 400, a token id outside the vocabulary, or no token is left.
     """
     room = info.max_model_len - num_prompt_tokens
     asked = asked_max_tokens(body)
     max_tokens = room if asked is None else min(asked, room)
     stop_ids = body.stop_token_ids or []
     check_token_ids("stop_token_ids", stop_ids, info.vocab_size)
+    bad_words = _bad_words(body.bad_words or [], tokenizer)
+    min_tokens = min(body.min_tokens or 0, max_tokens)
     allowed = body.allowed_token_ids
     if allowed is not None:
         check_token_ids("allowed_token_ids", allowed, info.vocab_size)
+        never = {sequence[-1] for sequence in bad_words}
+        if min_tokens:
+            never |= {*stop_ids, *info.eos_token_ids}
+        if never.issuperset(allowed):
+            raise bad_request(
+                "allowed_token_ids: bad_words and min_tokens can exclude all of them, so that no "
+                "token would be left; allow more",
+                "allowed_token_ids",
+            )
     return SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -90,11 +101,11 @@ def sampling_params(
         logit_bias=_logit_bias(body.logit_bias or {}, info.vocab_size),
         seed=body.seed,
         max_tokens=max_tokens,
-        min_tokens=min(body.min_tokens or 0, max_tokens),
+        min_tokens=min_tokens,
         stop_token_ids=tuple(dict.fromkeys(stop_ids)),
         ignore_eos=bool(body.ignore_eos),
         allowed_token_ids=None if allowed is None else tuple(sorted(set(allowed))),
-        bad_words=_bad_words(body.bad_words or [], tokenizer),
+        bad_words=bad_words,
         logprobs=num_logprobs(body),
         prompt_logprobs=num_prompt_logprobs(body),
     )

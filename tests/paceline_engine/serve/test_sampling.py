@@ -128,3 +128,15 @@ def test_a_prompt_without_output_may_fill_the_window() -> None:
     assert len(fit_prompt([1] * 100, text(max_tokens=0, echo=True), INFO, "prompt")) == 100
     with pytest.raises(ApiError, match="100 tokens"):
         fit_prompt([1] * 100, text(max_tokens=1), INFO, "prompt")
+
+
+def test_a_request_that_leaves_no_token_is_refused(tokenizer: TextTokenizer) -> None:
+    (letter,) = tokenizer.encode("x", add_special_tokens=False)
+    for fields in (
+        {"allowed_token_ids": [letter], "bad_words": ["x"]},
+        {"allowed_token_ids": [2], "min_tokens": 1},
+        {"allowed_token_ids": [9], "stop_token_ids": [9], "min_tokens": 1},
+    ):
+        with pytest.raises(ApiError, match="allow more"):
+            params(tokenizer, text(**fields))
+    assert params(tokenizer, text(allowed_token_ids=[2])).allowed_token_ids == (2,)

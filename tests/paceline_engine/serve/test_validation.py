@@ -63,6 +63,8 @@ def refused(client: TestClient, path: str, body: Any, param: str | None, *words:
         ("frequency_penalty", 2.1),
         ("repetition_penalty", 0),
         ("repetition_penalty", -1),
+        ("repetition_penalty", 1e-300),
+        ("repetition_penalty", 1e300),
         ("min_tokens", -1),
         ("n", 0),
         ("n", 129),
