@@ -150,7 +150,9 @@ def plan_of(
         port=port if port is not None else (value_at(spec, "service.port") or DEFAULT_PORT),
         num_replicas=spec.replicas,
         arguments=(*arguments, *(spec.extra_args or ())),
-        settings={name: getattr(settings, name) for name in settings.model_fields_set},
+        settings={
+            name: getattr(settings, name) for name in knobs() if name in settings.model_fields_set
+        },
         env=env,
         ignored=tuple(
             path + _HINTS.get(path, "") for path in IGNORED if value_at(spec, path) is not None

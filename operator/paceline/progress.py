@@ -7,6 +7,7 @@ _PHASES = {
     "Spawning": "starting the engine",
     "Importing": "importing libraries",
     "Fetching": "fetching the model",
+    "Converting": "converting the model",
     "Loading": "loading weights",
     "Measuring": "measuring kernels",
     "Planning": "planning memory",

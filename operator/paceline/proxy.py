@@ -13,8 +13,10 @@ from typing import Any
 
 from paceline import metrics_merge
 from paceline.replicas import Replica, Replicas, get
+from paceline_crds import routes
 from paceline_engine.serve.http_stream import AnswerCut, ResponseStream, end_to_end
 
+Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -31,21 +33,21 @@ class Proxy:
     def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer metrics and health for all replicas, pass everything else on."""
         if scope["type"] != "http":
             return
         path = scope["path"]
-        if path == "/metrics":
+        if path == routes.METRICS:
             await self._metrics(scope, send)
-        elif path == "/health" or path.startswith("/health/"):
+        elif path == routes.HEALTH or path.startswith(routes.HEALTH + "/"):
             await self._health(path, send)
         elif self.replicas.is_draining and scope["method"] == "POST":
             await _refuse(send, 503, "draining", "this server is draining", retry=True)
         else:
             await self._forward(scope, receive, send)
 
-    async def _forward(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _read_body(receive)
         if body is None:
             return
@@ -68,25 +70,32 @@ class Proxy:
         message = "no replica is ready; they are loading or restarting"
         await _refuse(send, 503, "no_replica_ready", message, retry=True)
 
-    async def _metrics(self, scope: MutableMapping[str, Any], send: Send) -> None:
-        del scope
+    async def _metrics(self, scope: Scope, send: Send) -> None:
+        """All replicas' pages as one; a replica's refusal (a key is asked for) if none has any."""
+        key = dict(scope["headers"]).get(b"authorization", b"")
         pages: dict[int, str] = {}
+        refusals: list[tuple[int, bytes]] = []
 
         async def read(replica: Replica) -> None:
             try:
-                status, page = await get(replica.url + "/metrics")
+                status, page = await get(replica.url + routes.METRICS, authorization=key)
             except (OSError, AnswerCut):
                 return
             if status == 200:
                 pages[replica.index] = page.decode("utf-8", "replace")
+            else:
+                refusals.append((status, page))
 
         await asyncio.gather(*(read(replica) for replica in self.replicas.all))
-        await _answer(send, 200, metrics_merge.merge(pages).encode(), _METRICS_TYPE)
+        if refusals and not pages:
+            await _answer(send, *refusals[0], b"application/json")
+        else:
+            await _answer(send, 200, metrics_merge.merge(pages).encode(), _METRICS_TYPE)
 
     async def _health(self, path: str, send: Send) -> None:
         num_ready = sum(replica.is_ready for replica in self.replicas.all)
-        is_ok = num_ready > 0 or path == "/health/live"
-        if path == "/health/ready" and self.replicas.is_draining:
+        is_ok = num_ready > 0 or path == routes.HEALTH_LIVE
+        if path == routes.HEALTH_READY and self.replicas.is_draining:
             is_ok = False
         body = {
             "status": "ok" if is_ok else "unavailable",
@@ -96,9 +105,7 @@ class Proxy:
         await _answer(send, 200 if is_ok else 503, json.dumps(body).encode(), b"application/json")
 
 
-async def _open(
-    replica: Replica, scope: MutableMapping[str, Any], body: bytes
-) -> ResponseStream | None:
+async def _open(replica: Replica, scope: Scope, body: bytes) -> ResponseStream | None:
     """Send the request to a replica; None if nothing listens there (nothing was sent)."""
     target = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
     if scope["query_string"]:

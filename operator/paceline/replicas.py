@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline_crds import routes
 from paceline_engine.serve.http_stream import AnswerCut, ResponseStream
 
 _PROBE_TIMEOUT_S = 2.0
@@ -69,23 +70,23 @@ class Replicas:
 
     async def _probe_one(self, replica: Replica) -> None:
         try:
-            status, _ = await get(replica.url + "/health/ready")
+            status, _ = await get(replica.url + routes.HEALTH_READY)
         except (OSError, AnswerCut):
             status = 0
         replica.is_ready = status == 200
 
 
 async def get(
-    url: str, timeout_s: float = _PROBE_TIMEOUT_S, *, token: str = ""
+    url: str, timeout_s: float = _PROBE_TIMEOUT_S, *, authorization: bytes = b""
 ) -> tuple[int, bytes]:
-    """Status and body of a GET; `token` is sent as a bearer token.
+    """Status and body of a GET; `authorization` is sent as that header if given.
 
     Raises:
         OSError: no connection, or no whole answer in time.
         AnswerCut: the connection ended before the answer did.
     """
     async with asyncio.timeout(timeout_s):
-        headers = [(b"authorization", b"Bearer " + token.encode())] if token else []
+        headers = [(b"authorization", authorization)] if authorization else []
         stream = await ResponseStream.open("GET", url, headers=headers)
         try:
             await stream.head()

@@ -86,7 +86,7 @@ class Supervisor:
         self.replicas = Replicas(hosts)
         self._plan = plan
         self._files = files
-        self._environ = {**environ, **plan.env}
+        self._environ = {**threads_env(plan.num_replicas), **environ, **plan.env}
         self._report = report
         self._last_revision = 0
         self._last_settings: EngineSettings | None = None
@@ -242,10 +242,21 @@ class Supervisor:
 
 async def _json(url: str, token: str = "") -> tuple[int, dict[str, Any] | None]:
     try:
-        status, body = await get(url, token=token)
+        authorization = b"Bearer " + token.encode() if token else b""
+        status, body = await get(url, authorization=authorization)
         return status, json.loads(body)
     except (OSError, AnswerCut, ValueError):
         return 0, None
+
+
+def threads_env(num_replicas: int) -> dict[str, str]:
+    """Replicas share the cores: threads that outnumber them would wait for each other.
+
+    A single replica decides for itself, and a value of the person's own environment wins.
+    """
+    if num_replicas == 1:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // num_replicas))}
 
 
 def back_off_s(num_failures: int) -> float:

@@ -14,6 +14,8 @@ from paceline.replicas import Replica, Replicas
 from paceline_engine.serve.http_stream import ResponseStream
 from paceline_engine.testing.loop_server import Receive, Scope, Send, serving_here
 
+pytestmark = pytest.mark.slow  # each test starts and ends two to four real servers
+
 DEADLINE_S = 10.0
 
 
@@ -291,6 +293,25 @@ def test_metrics_of_all_replicas_are_one_page() -> None:
             stream = await ResponseStream.open("GET", url + "/metrics")
             await stream.head()
             assert await stream.body() == b'# TYPE n gauge\nn{engine="0"} 1\nn{engine="1"} 1\n'
+
+    run(test())
+
+
+def test_a_key_for_metrics_is_asked_for_by_the_replicas() -> None:
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        is_ok = dict(scope["headers"]).get(b"authorization") == b"Bearer k"
+        await _whole(send, 200 if is_ok else 401, b"n 1\n" if is_ok else b"{}")
+
+    async def ask(url: str, *headers: tuple[bytes, bytes]) -> tuple[int, bytes]:
+        stream = await ResponseStream.open("GET", url + "/metrics", headers=headers)
+        await stream.head()
+        return stream.status, await stream.body()
+
+    async def test() -> None:
+        async with proxied(guarded, guarded) as (url, _):
+            assert await ask(url) == (401, b"{}")
+            with_key = await ask(url, (b"authorization", b"Bearer k"))
+            assert with_key == (200, b'n{engine="0"} 1\nn{engine="1"} 1\n')
 
     run(test())
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import psutil
 import pytest
 
@@ -42,7 +43,7 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(manifest.parent)},
         )
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -147,6 +148,12 @@ def test_two_replicas_serve_restart_with_the_settings_in_force_and_drain(
     running = [line for line in metrics.splitlines() if "num_requests_running{" in line]
     assert [re.findall(r'engine="(\d)"', line) for line in running] == [["0"], ["1"]]
 
+    client = openai.OpenAI(base_url=run.url + "/v1", api_key="none")
+    chunks = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=4, stream=True
+    )
+    assert next(chunk.choices[0].finish_reason for chunk in [*chunks][::-1] if chunk.choices)
+
     folder = Path(re.findall(r"logs: (\S+)", run.text)[0])
     token_file = folder / "admin-token"
     assert token_file.stat().st_mode & 0o077 == 0
@@ -171,7 +178,22 @@ def test_two_replicas_serve_restart_with_the_settings_in_force_and_drain(
     assert state["settings"]["bootMaxNumSeqs"] == 16
 
     children = psutil.Process(run.process.pid).children(recursive=True)
-    assert run.end() == 0
+    long = client.completions.create(
+        model="tiny",
+        prompt="The scheduler",
+        max_tokens=400,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True},
+    )
+    assert next(long).choices
+    run.process.send_signal(signal.SIGINT)
+    run.wait_for("draining: 1 requests still run")
+    *_, last = long
+    assert last.usage is not None
+    assert last.usage.completion_tokens == 400
+    assert run.process.wait(DEADLINE_S) == 0
+    run.wait_for("stopped")
     assert run.lines[-1] == "stopped\n"
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
