@@ -18,7 +18,7 @@ from paceline_engine.core.errors import EngineError
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
-class ChatTemplateFailed(EngineError):  # noqa: N818  (named like StartFailed)
+class ChatTemplateFailed(EngineError):
     """The template refused these messages, or is no template; the client's mistake (400)."""
 
 

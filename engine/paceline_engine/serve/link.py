@@ -17,7 +17,7 @@ _READ_BYTES = 1 << 18
 _SOCKET_BUFFER_BYTES = 1 << 20
 
 
-class LinkClosed(Exception):  # noqa: N818 - an end, not an error
+class LinkClosed(Exception):
     """The client closed its end: nobody is served any longer."""
 
 

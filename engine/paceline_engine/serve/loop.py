@@ -47,7 +47,7 @@ STATS_EVERY_S = 0.1
 BLOCKED_WAIT_S = 0.005
 
 
-class DeviceBroken(EngineError):  # noqa: N818 - says what is, like the other errors here
+class DeviceBroken(EngineError):
     """Steps keep failing, whatever is in them: the process has to end."""
 
 
