@@ -1,7 +1,8 @@
 """Changing settings while the engine runs: all of a change or nothing of it.
 
 A change is checked in this order, and refused with the first that fails: names, types and absolute
-bounds (400); the writer's revision (412); what needs a restart or lies above a boot maximum (409).
+bounds (400); the writer's revision (412); what needs a restart (409); what this release does not
+build (400); what lies above a boot maximum (409).
 
 Revisions only grow. A writer that sends none means the next one. A lower one is refused, so a
 writer that was paused cannot undo what came after it; an equal one is the same change once more if
@@ -15,13 +16,13 @@ from functools import cache
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.alias_generators import to_camel
 
 from paceline_crds.knob import ChangeClass, Knob
-from paceline_crds.settings import EngineSettings, knobs
+from paceline_crds.settings import EngineSettings, border_name, knobs
 from paceline_engine.core.errors import SettingRefused
+from paceline_engine.core.unsupported import refuse_change
 
-_KNOBS = {to_camel(name): (name, knob) for name, knob in knobs().items()}
+_KNOBS = {border_name(name): (name, knob) for name, knob in knobs().items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +75,19 @@ class SettingsBook:
         if wanted == state.revision and changed:
             raise SettingRefused(
                 412,
-                to_camel(next(iter(changed))),
+                border_name(next(iter(changed))),
                 f"revision {wanted} is in force with other settings ({_names(changed)} differ); "
                 f"read the settings and use revision {wanted + 1}",
             )
         _check_change_classes(changed)
+        refuse_change(state.settings.model_copy(update=changed))
         _check_boot_maxima(state.settings, changed)
         old, new = state.settings, state.settings.model_copy(update=changed)
         self.state = SettingsState(
             settings=new, generation=state.generation + bool(changed), revision=wanted
         )
         before, after = old.on_border(), new.on_border()
-        names = [to_camel(name) for name in changed]
+        names = [border_name(name) for name in changed]
         return SettingsChange(
             generation=self.state.generation,
             revision=wanted,
@@ -95,32 +97,30 @@ class SettingsBook:
 
 
 def _names(fields: Iterable[str]) -> str:
-    return ", ".join(to_camel(name) for name in fields)
+    return ", ".join(border_name(name) for name in fields)
 
 
 def _parse(changes: Mapping[str, Any]) -> dict[str, Any]:
     """snake_case name -> value of the field's type, or 400."""
     parsed: dict[str, Any] = {}
-    for border_name, value in changes.items():
-        if border_name not in _KNOBS:
+    for given, value in changes.items():
+        if given not in _KNOBS:
             raise SettingRefused(
                 400,
-                border_name,
-                f"{border_name} is no setting; expected one of {', '.join(_KNOBS)}",
+                given,
+                f"{given} is no setting; expected one of {', '.join(_KNOBS)}",
             )
-        name, knob = _KNOBS[border_name]
+        name, knob = _KNOBS[given]
         try:
             # JSON mode: strict about types, yet a word is taken for its enum.
             text = json.dumps(value)
             parsed[name] = _adapter(name).validate_json(text, strict=True)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
-            raise SettingRefused(
-                400, border_name, _out_of_bounds(border_name, knob, value, problem)
-            ) from error
+            raise SettingRefused(400, given, _out_of_bounds(given, knob, value, problem)) from error
         except (TypeError, ValueError) as error:
             raise SettingRefused(
-                400, border_name, f"{border_name} must be a JSON value, got {value!r}"
+                400, given, f"{given} must be a JSON value, got {value!r}"
             ) from error
     return parsed
 
@@ -168,7 +168,7 @@ def _check_change_classes(changed: Iterable[str]) -> None:
     )
     raise SettingRefused(
         409,
-        to_camel(first),
+        border_name(first),
         f"{_names(bound)} cannot change while the engine runs (change class {change}); {needs}",
     )
 
@@ -183,7 +183,8 @@ def _check_boot_maxima(settings: EngineSettings, changed: Mapping[str, Any]) -> 
         if value > boot:
             raise SettingRefused(
                 409,
-                to_camel(name),
-                f"{to_camel(name)} must be <= {to_camel(boot_name)} ({boot}), got {value}; raise "
-                f"{to_camel(boot_name)} (change class {knobs()[boot_name].change}) and restart",
+                border_name(name),
+                f"{border_name(name)} must be <= {border_name(boot_name)} ({boot}), got {value}; "
+                f"raise {border_name(boot_name)} (change class {knobs()[boot_name].change}) and "
+                "restart",
             )

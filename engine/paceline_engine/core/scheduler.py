@@ -25,7 +25,7 @@ class Scheduler:
     """Decides what each step computes. Mutable; owned by one step loop.
 
     Args:
-        settings: checked by `supported.unsupported` before.
+        settings: checked by `unsupported.refuse_at_start` before.
         limits: what the engine has.
         recorder: is told what requests and steps do.
         max_plans: plans that may be outstanding (D); 1 = plan, run, apply.
@@ -109,6 +109,13 @@ class Scheduler:
         """The client went away; None if the request is unknown or has ended."""
         tracked = self._state.requests.get(request_id)
         return None if tracked is None else self._state.end(tracked, FinishReason.ABORT, now)
+
+    def fail(self, request_id: int, message: str, now: float) -> Finished | None:
+        """A request cannot go on: it ends with ERROR; None if it is unknown or has ended."""
+        tracked = self._state.requests.get(request_id)
+        if tracked is None:
+            return None
+        return self._state.end(tracked, FinishReason.ERROR, now, message=message)
 
     def finish(
         self,

@@ -225,6 +225,15 @@ class Recorder:
         self._step_parts["host"] += record.host_ms / 1e3
         self._step_parts["device"] += record.device_ms / 1e3
 
+    @property
+    def last_step(self) -> StepRecord | None:
+        """The record of the step applied last; the step loop adds what it measured."""
+        return self._steps[-1] if self._steps else None
+
+    def step_failed(self, record: StepRecord) -> None:
+        """A step failed: it counts nothing and is kept for the flight recorder."""
+        self._steps.append(record)
+
     def loop_time(self, part: str, seconds: float) -> None:
         """Time that the loop measured around the scheduler: part "schedule" or "apply"."""
         self._step_parts[part] += seconds

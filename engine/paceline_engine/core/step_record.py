@@ -15,6 +15,8 @@ class StepRecord:
         num_drafts: rows with draft tokens; num_accepted_tokens: drafts that held.
         num_preempted: requests preempted while this step was planned.
         predicted_ms: what the cost model said; host_ms, device_ms: from the result.
+        plan_ms, forward_ms, sample_ms, apply_ms: where the time went, as the step loop measured it.
+        error: why the step failed; empty when it did not.
         blocks_active, blocks_cached, blocks_free, num_running, num_waiting: filled in by the
             recorder.
     """
@@ -33,6 +35,11 @@ class StepRecord:
     predicted_ms: float | None = None
     host_ms: float = 0.0
     device_ms: float = 0.0
+    plan_ms: float = 0.0
+    forward_ms: float = 0.0
+    sample_ms: float = 0.0
+    apply_ms: float = 0.0
+    error: str = ""
     blocks_active: int = 0
     blocks_cached: int = 0
     blocks_free: int = 0

@@ -25,10 +25,10 @@ def refusal(of: SettingsBook, changes: dict[str, Any], revision: Any = None) -> 
 
 
 def test_a_change_answers_with_what_was_and_what_is():
-    change = book().patch({"maxNumSeqs": 64, "schedulingPolicy": "Fair", "sloTtftMs": 500})
+    change = book().patch({"maxNumSeqs": 64, "schedulingPolicy": "Priority", "sloTtftMs": 500})
     assert (change.generation, change.revision) == (1, 8)
     assert change.old == {"maxNumSeqs": 128, "schedulingPolicy": "Fcfs", "sloTtftMs": None}
-    assert change.new == {"maxNumSeqs": 64, "schedulingPolicy": "Fair", "sloTtftMs": 500}
+    assert change.new == {"maxNumSeqs": 64, "schedulingPolicy": "Priority", "sloTtftMs": 500}
 
 
 def test_the_new_settings_are_in_force_and_typed():

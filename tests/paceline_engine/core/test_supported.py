@@ -1,9 +1,9 @@
 """What this release does not build is named, never ignored."""
 
 import pytest
+from paceline_engine.core.supported import unsupported
 
 from paceline_crds.settings import EngineSettings
-from paceline_engine.core.supported import unsupported
 
 
 def test_default_settings_are_supported() -> None:
