@@ -25,6 +25,7 @@ class Knob:
         spec: dotted place below `spec` in an LLMDeployment; empty if only a flag sets it.
         flag: the flag of `paceline serve`; empty means kebab-case of the name.
         boot_maximum: snake_case name of the setting that bounds this one while running.
+        tunable: the tuner may move it within `spec.tuning.bounds`.
         since: release that introduced the name; names never change afterwards.
     """
 
@@ -33,4 +34,5 @@ class Knob:
     spec: str = ""
     flag: str = ""
     boot_maximum: str = ""
+    tunable: bool = False
     since: str = "v1alpha1"

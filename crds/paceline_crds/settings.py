@@ -102,6 +102,7 @@ class EngineSettings(BaseModel):
             unit="tokens",
             spec="scheduling.maxNumBatchedTokens",
             boot_maximum="boot_max_num_batched_tokens",
+            tunable=True,
         ),
     ] = Field(
         default=2048,
@@ -116,6 +117,7 @@ class EngineSettings(BaseModel):
             unit="requests",
             spec="scheduling.maxNumSeqs",
             boot_maximum="boot_max_num_seqs",
+            tunable=True,
         ),
     ] = Field(default=128, ge=1, le=65_536, description="Requests that run at the same time.")
     boot_max_num_batched_tokens: Annotated[
@@ -136,7 +138,7 @@ class EngineSettings(BaseModel):
         description="Most running requests that memory is planned for. Default: twice maxNumSeqs.",
     )
     inter_token_target_ms: Annotated[
-        int | None, Knob(change=LIVE, unit="ms", spec="scheduling.interTokenTargetMs")
+        int | None, Knob(change=LIVE, unit="ms", spec="scheduling.interTokenTargetMs", tunable=True)
     ] = Field(
         default=None,
         ge=1,
@@ -145,7 +147,8 @@ class EngineSettings(BaseModel):
         "fits. Default: spec.slo.itl.target, else off.",
     )
     long_prefill_tokens: Annotated[
-        int | None, Knob(change=LIVE, unit="tokens", spec="scheduling.longPrefillTokens")
+        int | None,
+        Knob(change=LIVE, unit="tokens", spec="scheduling.longPrefillTokens", tunable=True),
     ] = Field(
         default=None,
         ge=0,
@@ -160,8 +163,9 @@ class EngineSettings(BaseModel):
         description="Under policy Priority a waiting request gains one priority level each so many "
         "seconds; 0 turns aging off.",
     )
-    watermark: Annotated[str, Knob(change=LIVE, spec="scheduling.watermark")] = Field(
+    watermark: Annotated[str, Knob(change=LIVE, spec="scheduling.watermark", tunable=True)] = Field(
         default="0.01",
+        max_length=6,
         pattern=r"^0(\.[0-9]{1,4})?$",
         description="Share of the KV blocks that admission leaves free for running requests.",
     )
@@ -191,12 +195,13 @@ class EngineSettings(BaseModel):
     )
 
     kv_cache_dtype: Annotated[
-        KvCacheDType, Knob(change=RESTART, spec="kvCache.dtype")
+        KvCacheDType, Knob(change=RESTART, spec="kvCache.dtype", tunable=True)
     ] = Field(default=KvCacheDType.AUTO, description="Number format of the KV cache.")
     gpu_memory_utilization: Annotated[
-        str, Knob(change=RESTART, spec="kvCache.gpuMemoryUtilization")
+        str, Knob(change=RESTART, spec="kvCache.gpuMemoryUtilization", tunable=True)
     ] = Field(
         default="0.92",
+        max_length=6,
         pattern=r"^(0\.[0-9]{1,4}|1(\.0{1,4})?)$",
         description="Share of the device's memory that the engine may use. On a CPU: of the memory "
         "that is free at start, at most 4 GiB of it for KV.",
@@ -224,6 +229,7 @@ class EngineSettings(BaseModel):
             unit="tokens",
             spec="speculative.numTokens",
             boot_maximum="boot_max_speculative_num_tokens",
+            tunable=True,
         ),
     ] = Field(default=0, ge=0, le=32, description="Most draft tokens of a request in a step.")
     boot_max_speculative_num_tokens: Annotated[
@@ -245,7 +251,11 @@ class EngineSettings(BaseModel):
         description="Target of the gap between two tokens: the 99th percentile of a request's own.",
     )
     slo_e2e_ms: Annotated[int | None, Knob(change=LIVE, unit="ms", spec="slo.e2e.target")] = Field(
-        default=None, ge=1, le=86_400_000, description="Target of a whole request's duration."
+        default=None,
+        ge=1,
+        le=86_400_000,
+        alias="sloE2eMs",
+        description="Target of a whole request's duration.",
     )
 
     @model_validator(mode="after")
@@ -262,7 +272,7 @@ class EngineSettings(BaseModel):
         return self
 
     def booted(self) -> "EngineSettings":
-        """The same settings with every boot maximum resolved, as an engine has them once it runs."""
+        """Every boot maximum resolved, as an engine has them once it runs."""
         update: dict[str, Any] = {}
         for name, knob in knobs().items():
             if knob.boot_maximum and getattr(self, knob.boot_maximum) is None:
@@ -271,8 +281,13 @@ class EngineSettings(BaseModel):
         return self.model_copy(update=update)
 
     def on_border(self) -> dict[str, Any]:
-        """camelCase names and JSON values, as the live settings API shows them."""
+        """Names in camelCase and JSON values, as the live settings API shows them."""
         return self.model_dump(mode="json", by_alias=True)
+
+
+def border_name(name: str) -> str:
+    """The setting's one name outside of Python: `max_num_seqs` -> `maxNumSeqs`."""
+    return EngineSettings.model_fields[name].alias or to_camel(name)
 
 
 def knobs() -> dict[str, Knob]:

@@ -30,3 +30,18 @@ class StartFailed(EngineError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class OutOfBlocks(EngineError):
+    """More KV blocks were asked for than can be allocated now; the pool is unchanged.
+
+    Attributes:
+        wanted, available: blocks asked for and blocks that could be had.
+    """
+
+    def __init__(self, wanted: int, available: int) -> None:
+        super().__init__(
+            f"{wanted} KV blocks wanted, {available} can be allocated; preempt or wait"
+        )
+        self.wanted = wanted
+        self.available = available

@@ -71,6 +71,8 @@ class Request:
         cache_salt: requests share prefix blocks only with equal salts.
         arrival_s: when the HTTP request arrived, on the monotonic clock of the machine.
         deadline_s: same clock; not started by then means finished with TIMEOUT. None = never.
+        has_stop_strings: the serving side may end it with `finish`, after fewer tokens than were
+            computed; its output is counted when it ends, so that counters never have to go back.
     """
 
     request_id: int
@@ -82,6 +84,7 @@ class Request:
     cache_salt: str = ""
     arrival_s: float = 0.0
     deadline_s: float | None = None
+    has_stop_strings: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

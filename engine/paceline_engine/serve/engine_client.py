@@ -8,11 +8,23 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from paceline_crds.settings import EngineSettings
-
+from paceline_engine.core.live_settings import SettingsChange, SettingsState
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, Refusal, Request
 from paceline_engine.core.stats import StatsSnapshot
+
+__all__ = [
+    "EngineClient",
+    "EngineGone",
+    "EngineInfo",
+    "Heartbeat",
+    "OutputDelta",
+    "OutputStream",
+    "RequestRefused",
+    "SettingsChange",
+    "SettingsState",
+    "Startup",
+]
 
 
 class RequestRefused(Exception):
@@ -32,12 +44,12 @@ class OutputDelta:
     """What one step (or several, if the reader was slow) gave to one request.
 
     Attributes:
-        token_ids: new output tokens, may be empty.
+        token_ids: new output tokens; empty in a first delta that says that the request was
+            admitted.
         logprobs: one entry per token if the request asked.
         prompt_logprobs: new entries, in order, for prompt positions 1.. if the request asked.
         num_cached_tokens: known from the first delta on.
         finished: set on the last delta.
-        is_started: the request has been admitted (a first delta without tokens may say so).
     """
 
     token_ids: list[int]
@@ -53,7 +65,11 @@ class OutputStream(Protocol):
     request_id: int
 
     def __aiter__(self) -> AsyncIterator[OutputDelta]:
-        """Deltas in order."""
+        """Deltas in order.
+
+        Raises:
+            EngineGone: the step process ended before the request did.
+        """
         ...
 
 
@@ -86,9 +102,11 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """Where the start is. Phases: Spawning, Importing, Loading, Measuring, Planning, Ready, Failed.
+    """Where the start is.
 
     Attributes:
+        phase: Spawning, Importing, Fetching, Converting, Loading, Measuring, Planning, Ready,
+            Failed.
         progress: 0..1 within the phase.
         seconds_by_phase: finished phases.
         reason, message: set when phase is Failed (`core.errors.StartFailed`).
@@ -116,34 +134,28 @@ class Heartbeat:
     predicted_step_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsState:
-    """The settings in force. `generation` counts applied changes, `revision` is the writer's."""
-
-    settings: EngineSettings
-    generation: int
-    revision: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsChange:
-    """Answer to a settings change: what was and what is, camelCase names, changed ones only."""
-
-    generation: int
-    revision: int
-    old: Mapping[str, Any]
-    new: Mapping[str, Any]
-
-
 class EngineClient(Protocol):
     """All that the HTTP process may ask of the step loop."""
 
-    startup: Startup
-    info: EngineInfo | None
-    """None until startup.phase is Ready."""
-    heartbeat: Heartbeat
-    stats: StatsSnapshot
-    """The latest snapshot; pushed at least with every step that finished a request and when idle."""
+    @property
+    def startup(self) -> Startup:
+        """Where the start is; phase Failed also when the engine ended later."""
+        ...
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """None until startup.phase is Ready."""
+        ...
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """Progress of the step loop as of now."""
+        ...
+
+    @property
+    def stats(self) -> StatsSnapshot:
+        """The latest snapshot; pushed with every step that finished a request and when idle."""
+        ...
 
     async def submit(self, request: Request) -> OutputStream:
         """Hand over one request.
@@ -166,7 +178,9 @@ class EngineClient(Protocol):
         """The settings in force."""
         ...
 
-    async def patch_settings(self, changes: Mapping[str, Any], revision: int | None) -> SettingsChange:
+    async def patch_settings(
+        self, changes: Mapping[str, Any], revision: int | None
+    ) -> SettingsChange:
         """Change live settings between two steps, all or nothing.
 
         Raises:

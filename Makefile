@@ -1,0 +1,50 @@
+# The commands of this repository. Each says what it does while it does it.
+export PYTHONSAFEPATH = 1
+PYTHON_IN_VENV = .venv/bin/python
+ALL_EXTRAS = engine,operator,dev
+TESTS ?= tests
+
+.PHONY: help demo test test-full lint format generate .venv
+
+help:
+	@echo 'make demo       serve a real model from a manifest, with a sample answer'
+	@echo 'make test       every test that needs no root and no cluster'
+	@echo 'make test-full  the same and the ones that take minutes'
+	@echo 'make lint       house rules, format, lint, imports, types, generated files'
+	@echo 'make format     format the sources'
+	@echo 'make generate   write the generated files again'
+
+.venv:
+	@tools/make_venv.sh $(ALL_EXTRAS)
+
+demo:
+	@tools/make_venv.sh engine
+	@.venv/bin/paceline run -f examples/demo.yaml
+
+test: .venv
+	@echo '--- tests without the ones marked "full"; slow ones are included'
+	$(PYTHON_IN_VENV) -m pytest -m 'not full' $(TESTS)
+
+test-full: .venv
+	@echo '--- all tests'
+	$(PYTHON_IN_VENV) -m pytest $(TESTS)
+
+lint: .venv
+	@echo '--- house rules'
+	$(PYTHON_IN_VENV) tools/check_house.py
+	@echo '--- format and lint'
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	@echo '--- import law'
+	PYTHONPATH=crds:kernels:engine:operator .venv/bin/lint-imports
+	@echo '--- types'
+	.venv/bin/mypy
+	@echo '--- generated files'
+	$(PYTHON_IN_VENV) -m paceline_crds.generate --check
+
+format: .venv
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+generate: .venv
+	$(PYTHON_IN_VENV) -m paceline_crds.generate

@@ -1,0 +1,65 @@
+"""YAML as kubectl reads it: one document, no duplicate keys, no dates, no base-60 numbers."""
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+from paceline_crds.errors import InvalidManifest
+
+_OURS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way to configure a loader
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in _OURS]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise InvalidManifest(
+                    [f"line {key_node.start_mark.line + 1}: {key} is given twice; remove one"]
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int",
+    re.compile(r"^[-+]?(0|[1-9][0-9]*|0x[0-9a-fA-F]+)$"),
+    list("-+0123456789"),
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?$"),
+    list("-+0123456789."),
+)
+
+
+def read(text: str) -> dict[str, Any]:
+    """The one mapping in a YAML text.
+
+    Raises:
+        InvalidManifest: no YAML, no mapping, or more than one document.
+    """
+    try:
+        documents = [item for item in yaml.load_all(text, Loader=_Loader) if item is not None]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise InvalidManifest([f"{where}this is no YAML ({problem}); correct it"]) from error
+    if len(documents) != 1:
+        raise InvalidManifest(
+            [f"one LLMDeployment was expected, got {len(documents)} documents; keep one"]
+        )
+    if not isinstance(documents[0], dict):
+        kind = type(documents[0]).__name__
+        problem = f"an LLMDeployment (a map) was expected, got a {kind}; write apiVersion, kind..."
+        raise InvalidManifest([problem])
+    return documents[0]

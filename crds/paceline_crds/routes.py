@@ -1,0 +1,21 @@
+"""Paths of the HTTP surface, once: servers mount them, the operator and the CLI call them."""
+
+MODELS = "/v1/models"
+CHAT_COMPLETIONS = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+TOKENIZE = "/tokenize"
+DETOKENIZE = "/detokenize"
+VERSION = "/version"
+METRICS = "/metrics"
+
+HEALTH = "/health"
+HEALTH_LIVE = "/health/live"
+HEALTH_READY = "/health/ready"
+HEALTH_STARTUP = "/health/startup"
+
+ADMIN_STATUS = "/v1/paceline/status"
+ADMIN_SETTINGS = "/v1/paceline/settings"
+ADMIN_DRAIN = "/v1/paceline/drain"
+ADMIN_REQUESTS = "/v1/paceline/requests"
+ADMIN_STEPS = "/v1/paceline/steps"
+ADMIN_RESET_PREFIX_CACHE = "/v1/paceline/reset_prefix_cache"

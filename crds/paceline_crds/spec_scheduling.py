@@ -1,0 +1,154 @@
+"""`spec.slo`, `scheduling`, `kvCache` and `speculative`: what the engine's settings fill."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, StringConstraints
+
+from paceline_crds.fields import ItemName, Quantity, Share
+from paceline_crds.group import Group, settings_at
+from paceline_crds.rules import ListType, Rule
+from paceline_crds.settings import SpeculativeMethod
+
+Attainment = Annotated[str, StringConstraints(max_length=6, pattern=r"^0\.[5-9][0-9]{0,3}$")]
+
+
+class SignalTarget(Group):
+    """A target and the share of requests that has to meet it."""
+
+    attainment: Attainment | None = None
+    """Share of requests that meets the target, 0.5 to 0.9999, as text. Default: "0.99"."""
+
+
+@settings_at("slo.ttft", required=("target",))
+class TtftTarget(SignalTarget):
+    """Time to first token."""
+
+
+@settings_at("slo.itl", required=("target",))
+class ItlTarget(SignalTarget):
+    """Gap between two tokens of a stream."""
+
+
+@settings_at("slo.e2e", required=("target",))
+class E2eTarget(SignalTarget):
+    """Duration of a whole request."""
+
+
+class Slo(Group):
+    """What latency the users need. A request is good when it meets every target given."""
+
+    ttft: TtftTarget | None = None
+    """Time to first token."""
+    itl: ItlTarget | None = None
+    """Gap between two tokens of a stream."""
+    e2e: Annotated[E2eTarget | None, Field(alias="e2e")] = None
+    """Duration of a whole request."""
+
+
+class Tenant(Group):
+    """A client group that gets its share under policy Fair."""
+
+    name: ItemName
+    """Name as in the API-key file."""
+    weight: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Share of served tokens relative to the other tenants. Default: 1."""
+    max_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Most running requests of this tenant. Default: no limit of its own."""
+    budget_share: Share | None = None
+    """Most of a step's token budget, as a decimal in text. Default: "1"."""
+
+
+@settings_at("scheduling.queue")
+class Queue(Group):
+    """How many requests may wait, and for how long."""
+
+
+@settings_at("scheduling")
+class Scheduling(Group):
+    """Limits in force and what the memory is planned for."""
+
+    tenants: Annotated[list[Tenant], Field(max_length=64), ListType(("name",))] | None = None
+    """Tenants of policy Fair."""
+    queue: Queue | None = None
+    """How many requests may wait, and for how long."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.tenants) || (has(self.policy) && self.policy == 'Fair')",
+            "scheduling.tenants needs scheduling.policy: Fair; set the policy or remove tenants",
+            lambda group: group.tenants is None or group.given("policy") == "Fair",
+        ),
+    )
+
+
+class Offload(Group):
+    """Where KV blocks go that the device has no room for."""
+
+    host_memory: Quantity | None = None
+    """Host memory for KV blocks, such as 16Gi."""
+
+
+@settings_at("kvCache")
+class KvCache(Group):
+    """The KV cache."""
+
+    offload: Offload | None = None
+    """Where KV blocks go that the device has no room for."""
+
+
+def _has_method(group: "Speculative", *methods: SpeculativeMethod) -> bool:
+    return group.given("method") in methods
+
+
+@settings_at("speculative")
+class Speculative(Group):
+    """Draft tokens that one step verifies together."""
+
+    model: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+    """uri of the draft model, for methods DraftModel and Eagle."""
+    min_lookup: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Shortest suffix that method Ngram looks up in the context. Default: 2."""
+    max_lookup: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Longest suffix that method Ngram looks up in the context. Default: 4."""
+    adaptive: bool | None = None
+    """Pick the number of draft tokens by the goodput measured. Default: true."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.minLookup) || !has(self.maxLookup) || self.minLookup <= self.maxLookup",
+            "speculative.minLookup must be <= maxLookup; lower minLookup or raise maxLookup",
+            lambda group: (
+                group.min_lookup is None
+                or group.max_lookup is None
+                or group.min_lookup <= group.max_lookup
+            ),
+        ),
+        Rule(
+            "!(has(self.minLookup) || has(self.maxLookup)) || "
+            "(has(self.method) && self.method == 'Ngram')",
+            "speculative.minLookup and maxLookup are for method Ngram; set method: Ngram or "
+            "remove them",
+            lambda group: (
+                (group.min_lookup is None and group.max_lookup is None)
+                or _has_method(group, SpeculativeMethod.NGRAM)
+            ),
+        ),
+        Rule(
+            "has(self.model) == (has(self.method) && self.method in ['DraftModel', 'Eagle'])",
+            "speculative.model and the methods DraftModel and Eagle belong together; give the "
+            "draft model's uri with such a method, and only then",
+            lambda group: (
+                (group.model is not None)
+                == _has_method(group, SpeculativeMethod.DRAFT_MODEL, SpeculativeMethod.EAGLE)
+            ),
+        ),
+        Rule(
+            "!has(self.numTokens) || self.numTokens == 0 || "
+            "(has(self.method) && self.method != 'None')",
+            "speculative.numTokens needs a method; set speculative.method or numTokens: 0",
+            lambda group: (
+                not group.given("num_tokens")
+                or group.given("method") not in {None, SpeculativeMethod.NONE}
+            ),
+        ),
+    )

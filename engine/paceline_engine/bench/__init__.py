@@ -1,0 +1,1 @@
+"""Benchmarks: the scheduler alone, and any OpenAI-compatible server under load."""

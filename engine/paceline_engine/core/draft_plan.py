@@ -1,0 +1,164 @@
+"""A step while it is being planned: rows can still be taken back, budget refunded."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline_engine.core.lanes import LaneBudget
+from paceline_engine.core.plan import AddedRequest, StepPlan
+from paceline_engine.core.slots import FULL, Int32, Slots
+from paceline_engine.core.tracked import TrackedRequest
+
+
+def _int32(values: Iterable[int] = ()) -> Int32:
+    return np.array(list(values), dtype=np.int32)
+
+
+@dataclass(slots=True)
+class RowTemplate:
+    """Arrays of an all-decode step that stay the same until somebody comes or goes.
+
+    Plans share them, so nobody may write to them.
+    """
+
+    slots: Int32
+    ones: Int32
+    zeros: Int32
+    samples: NDArray[np.bool_]
+    epochs: Int32
+    request_ids: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Int32, slots: Slots) -> "RowTemplate":
+        """For decodes in these slots."""
+        n = len(rows)
+        made = cls(
+            rows,
+            np.ones(n, dtype=np.int32),
+            np.zeros(n, dtype=np.int32),
+            np.ones(n, dtype=np.bool_),
+            slots.epoch[rows],
+            slots.request_id[rows],
+        )
+        for array in (made.ones, made.zeros, made.samples, made.epochs, made.request_ids):
+            array.flags.writeable = False
+        return made
+
+
+@dataclass(slots=True)
+class DraftPlan:
+    """Mutable; becomes a `StepPlan` by `build`. Blocks are in the tables already.
+
+    Attributes:
+        lanes: what is left of the budget.
+        decodes: rows of one token each; None until they are planned.
+        dropped: slots that were taken back altogether.
+        skipped: decodes that keep their slot, but are not planned in this step.
+        chunks: slot -> tokens, for prefill rows in their order.
+        added: slot -> request that takes the slot.
+        is_refused: somebody did not get blocks; nobody behind takes those.
+        victims: running requests, best first, once somebody needs blocks.
+        num_preempted: requests that lost their slot in this step.
+    """
+
+    step_id: int
+    lanes: LaneBudget
+    decodes: RowTemplate | None = None
+    dropped: set[int] = field(default_factory=set)
+    skipped: set[int] = field(default_factory=set)
+    chunks: dict[int, int] = field(default_factory=dict)
+    added: dict[int, AddedRequest] = field(default_factory=dict)
+    is_refused: bool = False
+    victims: list[TrackedRequest] | None = None
+    num_preempted: int = 0
+    _blocks: list[tuple[Int32, Int32]] = field(default_factory=list)
+
+    def note_blocks(self, rows: Int32, blocks: Int32) -> None:
+        """Blocks were appended, one to each of `rows` (a slot may stand there repeatedly)."""
+        self._blocks.append((rows, blocks))
+
+    def note_table(self, slot: int, blocks: list[int]) -> None:
+        """Blocks were appended to one slot's table."""
+        if blocks:
+            self.note_blocks(np.full(len(blocks), slot, dtype=np.int32), _int32(blocks))
+
+    def has_rows(self) -> bool:
+        """Whether the step would compute anything."""
+        if self.chunks or self.decodes is None:
+            return bool(self.chunks)
+        gone = self.dropped | self.skipped
+        rows = self.decodes.slots
+        return len(rows) > len(gone) or any(slot not in gone for slot in rows.tolist())
+
+    def skip(self, slot: int) -> None:
+        """A decode waits for blocks that are coming."""
+        self.skipped.add(slot)
+        self.lanes.refund(1)
+
+    def drop(self, slot: int) -> None:
+        """Take everything back that concerns a slot; refunds its tokens."""
+        self.dropped.add(slot)
+        self.added.pop(slot, None)
+        refund = self.chunks.pop(slot, 0)
+        if self.decodes is not None and slot in self.decodes.slots and slot not in self.skipped:
+            refund += 1
+        self.lanes.refund(refund)
+
+    def build(self, slots: Slots, removed: list[int]) -> StepPlan | None:
+        """The plan, None if it has no row. Advances C and P of its rows."""
+        decodes = self.decodes
+        if decodes is not None and (self.dropped or self.skipped):
+            gone = _int32(self.dropped | self.skipped)
+            kept = decodes.slots[~np.isin(decodes.slots, gone)]
+            decodes = RowTemplate.of(kept, slots)
+        if decodes is None or not len(decodes.slots):
+            if not self.chunks:
+                return None
+            decodes = RowTemplate.of(_int32(), slots)
+        rows, num_tokens, samples = decodes.slots, decodes.ones, decodes.samples
+        num_drafts, epochs, request_ids = decodes.zeros, decodes.epochs, decodes.request_ids
+        if self.chunks:
+            more = _int32(self.chunks)
+            count = _int32(self.chunks.values())
+            reached = slots.computed[more] + count >= slots.total[more] + slots.in_flight[more]
+            yields = reached & (slots.total[more] < slots.limit[more])
+            rows = np.concatenate((rows, more))
+            num_tokens = np.concatenate((num_tokens, count))
+            samples = np.concatenate((samples, yields))
+            num_drafts = np.zeros(len(rows), dtype=np.int32)
+            epochs, request_ids = slots.epoch[rows], slots.request_id[rows]
+        starts = slots.computed[rows]
+        slots.computed[rows] = starts + num_tokens
+        slots.in_flight[rows] += samples
+        slots.last_step[rows] = self.step_id
+        block_slots, block_ids = self._block_arrays()
+        return StepPlan(
+            step_id=self.step_id,
+            removed_slots=_int32(dict.fromkeys(removed)),
+            added=tuple(self.added.values()),
+            block_slots=block_slots,
+            block_groups=np.full(len(block_slots), FULL, dtype=np.int32),
+            block_ids=block_ids,
+            slots=rows,
+            starts=starts,
+            num_tokens=num_tokens,
+            num_drafts=num_drafts,
+            samples=samples,
+            epochs=epochs,
+            request_ids=request_ids,
+        )
+
+    def _block_arrays(self) -> tuple[Int32, Int32]:
+        if not self._blocks:
+            return _int32(), _int32()
+        if len(self._blocks) == 1:
+            rows, blocks = self._blocks[0]
+        else:
+            rows = np.concatenate([rows for rows, _ in self._blocks])
+            blocks = np.concatenate([blocks for _, blocks in self._blocks])
+        if self.dropped:
+            keep = ~np.isin(rows, _int32(self.dropped))
+            rows, blocks = rows[keep], blocks[keep]
+        return rows, blocks

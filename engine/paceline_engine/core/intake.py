@@ -1,0 +1,137 @@
+"""Admission: the walk over the waiting queue that ends a plan."""
+
+from paceline_crds.settings import Batching
+from paceline_engine.core.admission import MAX_LOOKS, MAX_PASSES
+from paceline_engine.core.draft_plan import DraftPlan
+from paceline_engine.core.running import add_chunk
+from paceline_engine.core.state import SchedulerState
+from paceline_engine.core.tracked import TrackedRequest, WaitReason
+
+_RETRY_STEPS = 32
+"""Without an event the walk is repeated only so often: the brake and forecasts move slowly."""
+
+
+def is_open(state: SchedulerState, step_id: int) -> bool:
+    """Whether anybody may be admitted in this step at all.
+
+    A static batch takes nobody once it has been filled.
+    """
+    if not len(state.queue):
+        return False
+    if not state.slots.num_seated:
+        state.is_batch_open = True
+    elif state.settings.batching is Batching.STATIC and not state.is_batch_open:
+        return False
+    if state.num_free_seats <= 0:
+        return False
+    due = state.is_intake_due or step_id % _RETRY_STEPS == 0
+    return due or not state.slots.num_seated
+
+
+def wait_reason(state: SchedulerState, tracked: TrackedRequest) -> WaitReason:
+    """Why a waiting request is not running."""
+    if state.settings.batching is Batching.STATIC and state.slots.num_seated:
+        if not state.is_batch_open:
+            return WaitReason.STATIC_BATCH
+    elif state.num_free_seats <= 0:
+        return WaitReason.SEQUENCE_LIMIT
+    return tracked.wait_reason
+
+
+def admit(state: SchedulerState, draft: DraftPlan, now: float) -> None:
+    """Give slots, blocks and first chunks to waiting requests, in the order of the policy.
+
+    The first request that does not fit is the *head*: a bounded number of smaller ones may pass
+    it, and only with blocks that were free when it was first refused; what comes free later is
+    kept for it, so it is admitted in the end at the latest when nobody runs.
+    """
+    Walk(state, draft, now).run()
+
+
+class Walk:
+    """One pass over the queue. Mutable: it counts what it gives away."""
+
+    def __init__(self, state: SchedulerState, draft: DraftPlan, now: float) -> None:
+        self._state = state
+        self._draft = draft
+        self._now = now
+        self._head: TrackedRequest | None = None
+        self._promised = state.slots.promised_blocks()
+        self._reserve = state.watermark_blocks + state.brake.extra_blocks(state.slots.num_seated)
+
+    def run(self) -> None:
+        """Walk until seats, budget, blocks or patience are used up."""
+        state, lanes = self._state, self._draft.lanes
+        cursor = [0, 0]
+        looks = 0
+        out_of_budget = False
+        is_braked = False
+        while True:
+            if state.num_free_seats <= 0:
+                break
+            has_room = (lanes.room(1) > 0, self._long_room() > 0)
+            place = state.queue.first((cursor[0], cursor[1]), has_room)
+            if not all(has_room):
+                out_of_budget = True
+            if place is None:
+                break
+            tracked = state.queue.at(*place)
+            if self._try(tracked):
+                if state.brake.is_on:
+                    is_braked = True
+                    break
+                continue
+            if tracked.wait_reason is WaitReason.TOKEN_BUDGET:
+                out_of_budget = True
+            cursor[place[0]] += 1
+            looks += 1
+            head = self._head
+            if looks > MAX_LOOKS or (head is not None and head.num_passed >= MAX_PASSES):
+                break
+        state.is_intake_due = out_of_budget or is_braked
+        state.is_batch_open = out_of_budget
+
+    def _long_room(self) -> int:
+        lanes = self._draft.lanes
+        return lanes.room(lanes.cap + 1) if lanes.cap else lanes.total
+
+    def _try(self, tracked: TrackedRequest) -> bool:
+        """Admit one request if it fits; says why it waits otherwise."""
+        state, size = self._state, self._state.limits.block_size
+        known = tracked.num_waiting_tokens
+        if state.cache.enabled:
+            state.cache.extend(tracked.chain, tracked.token_ids)
+        hits = state.cache.lookup(tracked.chain, tracked.max_hit_tokens)
+        n = self._draft.lanes.room(known - len(hits) * size)
+        if n <= 0:
+            tracked.wait_reason = WaitReason.TOKEN_BUDGET
+            return False
+        num_prompt = tracked.num_prompt_tokens
+        to_come = state.expected.forecast(known - num_prompt, tracked.limit - num_prompt)
+        final = max(known, min(known + to_come, tracked.limit - 1))
+        wanted = -(-final // size) - len(hits)
+        revived = sum(1 for block in hits if not state.pool.is_in_use(block))
+        free = state.pool.num_free - revived
+        room = free - self._promised - self._reserve
+        chunk = -(-(len(hits) * size + n) // size) - len(hits)
+        is_alone = not state.slots.num_seated and not state.in_flight
+        if not (chunk <= free and (is_alone or (wanted <= room and self._may_pass(wanted)))):
+            tracked.wait_reason = WaitReason.KV_BLOCKS
+            if self._head is None:
+                self._head = tracked
+                if tracked.pass_blocks < 0:
+                    tracked.pass_blocks = max(0, room)
+            return False
+        if self._head is not None:
+            self._head.num_passed += 1
+            self._head.pass_blocks -= wanted
+        state.seat(tracked, hits, self._draft, self._now)
+        state.slots.promised[tracked.slot] = -(-final // size)
+        state.drain.admitted(known, self._now)
+        add_chunk(state, self._draft, tracked, n)
+        self._promised += wanted - chunk
+        return True
+
+    def _may_pass(self, wanted: int) -> bool:
+        head = self._head
+        return head is None or (head.num_passed < MAX_PASSES and wanted <= head.pass_blocks)

@@ -1,0 +1,68 @@
+"""What must be true of the scheduler's state after every operation; for tests."""
+
+from collections import Counter
+
+import numpy as np
+
+from paceline_engine.core.state import SchedulerState
+from paceline_engine.core.tracked import RequestState
+
+
+def check(state: SchedulerState) -> None:
+    """Verify requests, slots, queue, tables, blocks and the prefix cache against each other.
+
+    Raises:
+        AssertionError: something does not add up; the message says what.
+    """
+    _check_requests(state)
+    _check_slots(state)
+    refs: Counter[int] = Counter()
+    for tracked in state.slots.tracked:
+        if tracked is not None:
+            blocks = state.slots.blocks(tracked.slot).tolist()
+            assert len(set(blocks)) == len(blocks), f"slot {tracked.slot} has a block twice"
+            refs.update(blocks)
+    holds = Counter(block for record in state.in_flight for block in record.held)
+    state.pool.check(refs, holds)
+    state.cache.check()
+    if not state.requests and not state.in_flight:
+        active, _, _, held = state.pool.usage()
+        assert active == held == 0, f"{active} blocks leaked, {held} held"
+
+
+def _check_requests(state: SchedulerState) -> None:
+    waiting = list(state.queue)
+    assert len({tracked.request_id for tracked in waiting}) == len(waiting), "a request waits twice"
+    assert [t.key for t in waiting] == sorted(t.key for t in waiting), "the queue lost its order"
+    assert state.queue.num_tokens == sum(t.num_waiting_tokens for t in waiting), "queue tokens"
+    for tracked in waiting:
+        assert tracked.slot == -1, f"waiting request {tracked.request_id} has a slot"
+        assert tracked.state in (RequestState.WAITING, RequestState.PREEMPTED)
+    seated = [tracked for tracked in state.slots.tracked if tracked is not None]
+    assert all(tracked.state is RequestState.RUNNING for tracked in seated)
+    ids = {tracked.request_id for tracked in (*waiting, *seated)}
+    assert len(ids) == len(waiting) + len(seated), "a request runs and waits"
+    assert ids == set(state.requests), "a request was lost, or is kept for ever"
+
+
+def _check_slots(state: SchedulerState) -> None:
+    slots = state.slots
+    size = state.limits.block_size
+    seated = [slot for slot, tracked in enumerate(slots.tracked) if tracked is not None]
+    assert slots.num_seated == len(seated) == int(slots.is_seated.sum())
+    assert slots.num_free + len(seated) == len(slots.tracked), "a slot was lost"
+    order = slots.order[slots.is_seated[slots.order]].tolist()
+    assert sorted(set(order)) == seated, "the running order lost a slot"
+    assert set(state.prefilling) == {s for s in seated if slots.is_prefilling[s]}
+    for slot in seated:
+        tracked = slots.at(slot)
+        computed, total = int(slots.computed[slot]), int(slots.total[slot])
+        assert tracked.slot == slot
+        assert slots.owned[slot] == len(slots.blocks(slot)) * size
+        assert computed <= slots.owned[slot], f"slot {slot} computes beyond its blocks"
+        assert computed <= total + slots.in_flight[slot], f"slot {slot} computes unknown tokens"
+        assert total <= slots.limit[slot] <= state.limits.max_model_len
+        assert 0 <= slots.in_flight[slot] <= len(state.in_flight)
+        assert (total - tracked.num_prompt_tokens) >= 0
+        prompt = np.array(tracked.request.prompt_token_ids, dtype=np.int32)
+        assert (slots.tokens[slot, : len(prompt)] == prompt).all(), f"slot {slot} lost its prompt"

@@ -1,0 +1,121 @@
+"""One plan: running decodes first, then their chunks, then who waits.
+
+Preemption happens in the first two parts and hits in the last, and a step that preempted admits
+nobody; so nobody whose pending blocks were hit in this step can still be undone.
+"""
+
+from paceline_engine.core import intake, running
+from paceline_engine.core.draft_plan import DraftPlan
+from paceline_engine.core.lanes import LaneBudget, prefill_cap, split
+from paceline_engine.core.plan import StepPlan
+from paceline_engine.core.state import InFlight, SchedulerState
+from paceline_engine.core.steady import SteadyBatch
+
+
+def make(state: SchedulerState, now: float) -> StepPlan | None:
+    """The next step, already in flight; None if nothing can be computed before a result comes."""
+    plan = _steady(state, now)
+    has_preempted = True
+    while plan is None and has_preempted and state.requests:
+        # Preempting may leave a step without rows; what was freed then serves the next attempt.
+        plan, has_preempted = _attempt(state, now)
+    return plan
+
+
+def _steady(state: SchedulerState, now: float) -> StepPlan | None:
+    """The step in which every running request goes on and nobody can join, if it is one."""
+    if state.prefilling or state.in_flight or state.needs_resync or state.removed:
+        return None
+    if state.brake.is_on or (state.queue and intake.is_open(state, state.next_step_id)):
+        return None
+    steady = state.steady
+    if steady is None:
+        template = running.decode_rows(state)
+        if not SteadyBatch.fits(state.slots, template):
+            return None
+        steady = state.steady = SteadyBatch(state.slots, template)
+    num_rows = len(steady.template.slots)
+    if num_rows > state.budget or steady.num_blocks_wanted() > state.pool.num_free:
+        return None
+    plan = steady.plan(state, state.next_step_id)
+    state.next_step_id += 1
+    state.in_flight.append(InFlight(plan, now, state.budget, num_rows, 0, 0, steady))
+    return plan
+
+
+def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
+    """Plan any kind of step; also says whether somebody was preempted for it."""
+    state.leave_steady()
+    slots = state.slots
+    slots.compact()
+    budget = state.budget
+    draft = DraftPlan(state.next_step_id, LaneBudget(budget, budget, budget, 0))
+    if state.needs_resync:
+        _resync(state, draft)
+    if slots.num_seated:
+        running.plan_decodes(state, draft)
+    is_open = intake.is_open(state, draft.step_id)
+    if state.prefilling or is_open:
+        draft.lanes = _split(state, draft.lanes.total, is_open=is_open)
+        running.plan_chunks(state, draft)
+        slots.compact()
+        if is_open and not draft.num_preempted and draft.lanes.total > 0:
+            intake.admit(state, draft, now)
+        if not draft.has_rows() and state.prefilling:
+            # The share that was kept for others found no taker.
+            draft.lanes.open_up()
+            running.plan_chunks(state, draft)
+    plan = draft.build(slots, state.removed)
+    has_preempted = draft.num_preempted > 0
+    state.brake.step(has_preempted=has_preempted)
+    state.num_plans_tried += 1
+    if plan is None:
+        return None, has_preempted
+    for slot in draft.chunks:
+        _leave_prefill(state, slot)
+    state.removed = []
+    state.needs_resync = False
+    state.next_step_id += 1
+    state.in_flight.append(
+        InFlight(
+            plan,
+            now,
+            budget,
+            num_decodes=len(plan.slots) - len(draft.chunks),
+            num_prefill_tokens=sum(draft.chunks.values()),
+            num_preempted=draft.num_preempted,
+        )
+    )
+    return plan, has_preempted
+
+
+def _split(state: SchedulerState, budget: int, *, is_open: bool) -> LaneBudget:
+    """Share what decodes left between long and short prompts."""
+    others = len(state.requests) - 1
+    cap = prefill_cap(state.settings.long_prefill_tokens, state.budget, others)
+    if not cap:
+        return split(budget, 0, 0, 0, 0)
+    slots, queued = state.slots, state.queue.lane_tokens if is_open else (0, 0)
+    left = [int(slots.total[slot] - slots.computed[slot]) for slot in state.prefilling]
+    return split(
+        budget,
+        cap,
+        long_wants=sum(cap for n in left if n > cap) + queued[1],
+        short_wants=sum(n for n in left if n <= cap) + queued[0],
+        turn=state.num_plans_tried,
+    )
+
+
+def _leave_prefill(state: SchedulerState, slot: int) -> None:
+    """A request whose known tokens are all planned is a decode from the next step on."""
+    if state.slots.computed[slot] >= state.slots.total[slot]:
+        state.prefilling.pop(slot, None)
+        state.slots.is_prefilling[slot] = False
+        state.template = None
+
+
+def _resync(state: SchedulerState, draft: DraftPlan) -> None:
+    """After a failed step the runner's batch is unknown: empty it and give it everybody again."""
+    state.removed = list(range(len(state.slots.tracked)))
+    for slot in state.slots.order.tolist():
+        state.announce(state.slots.at(slot), draft)

@@ -1,0 +1,283 @@
+"""The prefix cache: which full blocks of KV are known under which chain of tokens.
+
+A full block's key is SHA-256 over its parent's key and its tokens; the first parent is a digest of
+the engine's root (model, dtypes, layout) and of the request's extras, each tagged by its kind, so
+an adapter named X and a salt X never meet. A key therefore names the whole prefix, and a 256-bit
+digest makes a collision a matter of belief.
+
+Blocks of known tokens get their key when the step that fills them is *planned* (they are then
+pending): in every layer all rows' KV is written before any row's attention, and a plan once made
+always runs, so a hit on a pending block in the same or a later step reads what was computed. A
+failed step withdraws its pending keys and names everybody who had hit them.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline_engine.core.block_pool import BlockPool
+
+
+@dataclass(slots=True)
+class HashChain:
+    """Keys of one request's full blocks, in order. Mutable: grows with the request's tokens.
+
+    A chain outlives preemption: tokens that are known never change.
+
+    Attributes:
+        request_id: owner of what is inserted under this chain.
+        root: parent of the first block: engine root and extras.
+        keys: key of full block i.
+    """
+
+    request_id: int
+    root: bytes
+    keys: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _PendingStep:
+    """What one planned step is going to fill: owner -> blocks, and who relies on whom."""
+
+    blocks: dict[int, list[int]] = field(default_factory=dict)
+    followers: dict[int, dict[int, int]] = field(default_factory=dict)
+    """Owner -> follower -> tokens of the follower before the first block it relies on."""
+
+
+class PrefixCache:
+    """Lookup and insertion by content over a `BlockPool`. The scheduler owns it.
+
+    Attributes:
+        enabled: off means nothing hits and nothing is inserted; what is cached stays valid.
+    """
+
+    def __init__(
+        self, pool: BlockPool, block_size: int, root: bytes, *, enabled: bool = True
+    ) -> None:
+        self.pool = pool
+        self.block_size = block_size
+        self.enabled = enabled
+        self._root = root
+        self._pending: dict[int, _PendingStep] = {}  # by step id, oldest first
+        self._pending_of: dict[int, tuple[int, int]] = {}  # block -> (step id, owner)
+
+    # -- chains ------------------------------------------------------------------------------
+
+    def chain(self, request_id: int, *, adapter: str = "", salt: str = "") -> HashChain:
+        """An empty chain for one request; equal extras share blocks, others never do."""
+        digest = hashlib.sha256(b"paceline-prefix-1")
+        for kind, value in ((b"root", self._root), (b"adapter", adapter), (b"salt", salt)):
+            data = value.encode() if isinstance(value, str) else value
+            digest.update(len(kind).to_bytes(8, "little") + kind)
+            digest.update(len(data).to_bytes(8, "little") + data)
+        return HashChain(request_id, digest.digest())
+
+    def extend(self, chain: HashChain, token_ids: NDArray[np.int32]) -> None:
+        """Add the keys of all full blocks of `token_ids` that the chain does not have yet.
+
+        Args:
+            chain: mutated.
+            token_ids: all known tokens of the request, never drafts; a longer run of what the
+                chain was extended with before.
+        """
+        size, keys = self.block_size, chain.keys
+        start, end = len(keys), len(token_ids) // size
+        if start >= end:
+            return
+        data = np.ascontiguousarray(token_ids[start * size : end * size], dtype="<i4").tobytes()
+        step = 4 * size
+        key = keys[-1] if keys else chain.root
+        sha256 = hashlib.sha256
+        for at in range(0, len(data), step):
+            key = sha256(key + data[at : at + step]).digest()
+            keys.append(key)
+
+    # -- hits --------------------------------------------------------------------------------
+
+    def lookup(self, chain: HashChain, num_tokens: int) -> list[int]:
+        """The longest run of known blocks from the start; takes no reference.
+
+        Whole blocks only and at most `num_tokens` - 1 tokens, so that the last token is computed
+        and yields logits.
+
+        Args:
+            chain: extended with the request's tokens.
+            num_tokens: tokens of the request so far (T), or the last position of which a hit is
+                allowed, plus one.
+        """
+        if not self.enabled:
+            return []
+        find = self.pool.find
+        blocks: list[int] = []
+        for key in chain.keys[: max(0, num_tokens - 1) // self.block_size]:
+            block = find(key)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def take(self, request_id: int, blocks: Sequence[int]) -> None:
+        """Acquire the hit `blocks` for a request, noting on whose pending blocks it relies.
+
+        They may be its own, if it was preempted while the step that fills them is in flight.
+        """
+        self.pool.acquire(blocks)
+        if not self._pending_of:
+            return
+        for index, block in enumerate(blocks):
+            pending = self._pending_of.get(block)
+            if pending is None:
+                continue
+            step_id, owner = pending
+            followers = self._pending[step_id].followers.setdefault(owner, {})
+            followers.setdefault(request_id, index * self.block_size)
+
+    # -- insertion ---------------------------------------------------------------------------
+
+    def insert(
+        self, chain: HashChain, index: int, blocks: Sequence[int], *, step_id: int | None
+    ) -> None:
+        """Name the content of table entries [index, index + len(blocks)).
+
+        Args:
+            chain: already extended over these entries.
+            index: first entry of the table.
+            blocks: the table's blocks there.
+            step_id: the step being planned that fills them (pending until it is confirmed); None
+                if they are computed already.
+        """
+        if not self.enabled:
+            return
+        set_key, keys = self.pool.set_key, chain.keys
+        named = [b for i, b in enumerate(blocks, index) if set_key(b, keys[i])]
+        if step_id is None or not named:
+            return
+        owner = chain.request_id
+        pending = self._pending.get(step_id)
+        if pending is None:
+            pending = self._pending[step_id] = _PendingStep()
+        pending.blocks.setdefault(owner, []).extend(named)
+        mark = (step_id, owner)
+        for block in named:
+            self._pending_of[block] = mark
+
+    def insert_last(
+        self,
+        chains: Sequence[HashChain],
+        indices: Sequence[int],
+        blocks: Sequence[int],
+        windows: NDArray[np.int32],
+    ) -> None:
+        """Name one computed block of each of several requests: what decodes have just filled.
+
+        A chain that is not exactly `indices[i]` keys long and lacks that key is left alone: its
+        owner ran while the cache was off, and `extend` and `insert` catch up.
+
+        Args:
+            chains: mutated, one per request.
+            indices: which full block of its request each is.
+            blocks: their ids.
+            windows: [m, block_size], the tokens of each.
+        """
+        if not self.enabled:
+            return
+        data = np.ascontiguousarray(windows, dtype="<i4").tobytes()
+        step = 4 * self.block_size
+        sha256 = hashlib.sha256
+        named: list[int] = []
+        new_keys: list[bytes] = []
+        at = 0
+        for chain, index, block in zip(chains, indices, blocks, strict=True):
+            keys = chain.keys
+            length = len(keys)
+            if length == index:
+                key = sha256((keys[-1] if index else chain.root) + data[at : at + step]).digest()
+                keys.append(key)
+                named.append(block)
+                new_keys.append(key)
+            elif length > index:
+                named.append(block)
+                new_keys.append(keys[index])
+            at += step
+        self.pool.set_keys(named, new_keys)
+
+    def confirm(self, step_id: int) -> None:
+        """A step has run: what it filled is no longer pending. Unknown steps are no error."""
+        pending = self._pending.pop(step_id, None)
+        if pending is None:
+            return
+        for blocks in pending.blocks.values():
+            for block in blocks:
+                del self._pending_of[block]
+
+    def is_relied_on(self, step_id: int, request_id: int) -> bool:
+        """Others hit what this request fills in this step, so it cannot be undone."""
+        pending = self._pending.get(step_id)
+        return pending is not None and any(
+            follower != request_id for follower in pending.followers.get(request_id, ())
+        )
+
+    def undo(self, step_id: int, request_id: int) -> None:
+        """Take one request back out of a step being planned: its pending keys and its reliance.
+
+        Call it before its blocks are released. It must not be relied on.
+        """
+        pending = self._pending.get(step_id)
+        if pending is not None:
+            assert not self.is_relied_on(step_id, request_id), f"request {request_id} is relied on"
+            for block in pending.blocks.pop(request_id, ()):
+                del self._pending_of[block]
+                self.pool.clear_key(block)
+        for other in self._pending.values():
+            for followers in other.followers.values():
+                followers.pop(request_id, None)
+
+    def withdraw(self, step_id: int) -> dict[int, int]:
+        """A step failed: nothing it was to fill is known.
+
+        With several steps in flight a failed one voids the later ones too: withdraw each.
+
+        Returns:
+            request id -> tokens it may keep as computed, for all who had hit a pending block.
+        """
+        pending = self._pending.pop(step_id, None)
+        if pending is None:
+            return {}
+        for blocks in pending.blocks.values():
+            for block in blocks:
+                del self._pending_of[block]
+                self.pool.clear_key(block)
+        kept: dict[int, int] = {}
+        for followers in pending.followers.values():
+            for request_id, tokens in followers.items():
+                kept[request_id] = min(tokens, kept.get(request_id, tokens))
+        return kept
+
+    def reset(self) -> int:
+        """Forget everything cached; nothing computed so far is hit again.
+
+        Returns:
+            How many cached blocks became free.
+        """
+        return self.pool.clear_keys()
+
+    # -- invariants --------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Verify the pending bookkeeping, for tests.
+
+        Raises:
+            AssertionError: it does not add up.
+        """
+        seen = {
+            block: (step_id, owner)
+            for step_id, pending in self._pending.items()
+            for owner, blocks in pending.blocks.items()
+            for block in blocks
+        }
+        assert seen == self._pending_of, "pending blocks do not add up"
+        for block in seen:
+            assert self.pool.is_in_use(block), f"pending block {block} can be evicted"

@@ -1,0 +1,176 @@
+"""One row of numbers per request in the engine, as arrays, so that a step updates many at once.
+
+A row lasts from arrival to end, through preemptions; a slot points to the row of who runs in it.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline_crds.metrics import TOKEN_KINDS
+from paceline_engine.core.request import Request
+from paceline_engine.core.snapshot import Labels
+
+DEFAULT_TENANT = "default"
+OTHER_TENANTS = "_other"
+_MAX_TENANTS = 256  # names come from outside when a header is trusted; series must stay bounded
+
+_UNUSED, _WAITING = -2, -1
+_COLUMNS: dict[str, tuple[type, float]] = {
+    "arrival_s": (np.float64, 0.0),
+    "admitted_s": (np.float64, np.nan),
+    "first_token_s": (np.float64, np.nan),
+    "last_token_s": (np.float64, np.nan),
+    "prompt_tokens": (np.int64, 0),
+    "output_tokens": (np.int64, 0),
+    "max_tokens": (np.int64, 0),
+    "lost_tokens": (np.int64, -1),
+    "preemptions": (np.int64, 0),
+    "tenant": (np.int64, 0),
+    "slot": (np.int64, _UNUSED),
+    "has_stop_strings": (np.bool_, False),
+}
+
+
+class RequestRows:
+    """Arrays by row and the maps into them. Mutable: the recorder owns it.
+
+    Attributes:
+        arrival_s, admitted_s, first_token_s, last_token_s: [capacity] float64, NaN until known.
+        prompt_tokens, output_tokens, max_tokens: [capacity] int64; outputs as given by steps.
+        lost_tokens: [capacity] int64, computed tokens at the last preemption; -1 while running.
+        preemptions, tenant, slot: [capacity] int64.
+        has_stop_strings: [capacity] bool.
+        of_slot: [max_slots] int64, row of the request in each slot.
+        num_running, num_waiting: requests with and without a slot.
+        num_with_stop_strings: requests whose output is counted at their end.
+    """
+
+    arrival_s: NDArray[np.float64]
+    admitted_s: NDArray[np.float64]
+    first_token_s: NDArray[np.float64]
+    last_token_s: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    max_tokens: NDArray[np.int64]
+    lost_tokens: NDArray[np.int64]
+    preemptions: NDArray[np.int64]
+    tenant: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    has_stop_strings: NDArray[np.bool_]
+
+    def __init__(self, max_slots: int) -> None:
+        self.capacity = max(16, max_slots)
+        for name, (dtype, empty) in _COLUMNS.items():
+            setattr(self, name, np.full(self.capacity, empty, dtype=dtype))
+        self.of_slot = np.zeros(max_slots, dtype=np.int64)
+        self.num_running = self.num_waiting = 0
+        self.num_with_stop_strings = 0
+        self._row_of: dict[int, int] = {}
+        self._spare = list(range(self.capacity - 1, -1, -1))
+        self._tenants: dict[str, int] = {DEFAULT_TENANT: 0}
+        self._served = np.zeros((_MAX_TENANTS + 1, len(TOKEN_KINDS)), dtype=np.int64)
+
+    def row_of(self, request_id: int) -> int:
+        """Row of a request that has arrived and not ended."""
+        return self._row_of[request_id]
+
+    def add(self, request: Request) -> int:
+        """A waiting request."""
+        if not self._spare:
+            self._grow()
+        row = self._spare.pop()
+        for name, (_, empty) in _COLUMNS.items():
+            getattr(self, name)[row] = empty
+        self._row_of[request.request_id] = row
+        self.arrival_s[row] = request.arrival_s
+        self.prompt_tokens[row] = len(request.prompt_token_ids)
+        self.max_tokens[row] = request.params.max_tokens
+        self.tenant[row] = self._tenant(request.tenant)
+        self.slot[row] = _WAITING
+        self.has_stop_strings[row] = request.has_stop_strings
+        self.num_with_stop_strings += request.has_stop_strings
+        self.num_waiting += 1
+        return row
+
+    def _grow(self) -> None:
+        old, self.capacity = self.capacity, 2 * self.capacity
+        for name, (dtype, empty) in _COLUMNS.items():
+            column: NDArray[Any] = np.full(self.capacity, empty, dtype=dtype)
+            column[:old] = getattr(self, name)
+            setattr(self, name, column)
+        self._spare.extend(range(self.capacity - 1, old - 1, -1))
+
+    def take_slot(self, request_id: int, slot: int) -> int:
+        """A waiting request runs in `slot`; returns its row."""
+        row = self._row_of[request_id]
+        self.slot[row] = slot
+        self.of_slot[slot] = row
+        self.num_running += 1
+        self.num_waiting -= 1
+        return row
+
+    def leave_slot(self, request_id: int) -> int:
+        """A running request waits again; returns its row."""
+        row = self._row_of[request_id]
+        self.slot[row] = _WAITING
+        self.num_running -= 1
+        self.num_waiting += 1
+        return row
+
+    def remove(self, request_id: int) -> None:
+        """A request ended."""
+        row = self._row_of.pop(request_id)
+        if self.slot[row] >= 0:
+            self.num_running -= 1
+        else:
+            self.num_waiting -= 1
+        self.num_with_stop_strings -= int(self.has_stop_strings[row])
+        self.slot[row] = _UNUSED
+        self._spare.append(row)
+
+    def oldest_waiting_s(self, now: float) -> float:
+        """Age, since its arrival, of the oldest request that waits; 0 if none does."""
+        if not self.num_waiting:
+            return 0.0
+        return max(0.0, now - float(self.arrival_s[self.slot == _WAITING].min()))
+
+    # -- tenants -----------------------------------------------------------------------------
+
+    def _tenant(self, name: str) -> int:
+        index = self._tenants.get(name or DEFAULT_TENANT)
+        if index is None:
+            if len(self._tenants) >= _MAX_TENANTS:
+                return self._tenants.setdefault(OTHER_TENANTS, _MAX_TENANTS)
+            index = self._tenants[name] = len(self._tenants)
+        return index
+
+    def serve_prompts(self, at: NDArray[np.int64]) -> int:
+        """The prompts of these rows are done; returns their tokens."""
+        counts = self.prompt_tokens[at]
+        total = int(counts.sum())
+        self._serve(0, at, counts, total)
+        return total
+
+    def serve_outputs(
+        self, at: NDArray[np.int64], counts: NDArray[np.integer[Any]], total: int
+    ) -> None:
+        """These rows got output tokens that count, `total` in all."""
+        self._serve(1, at, counts, total)
+
+    def _serve(
+        self, kind: int, at: NDArray[np.int64], counts: NDArray[np.integer[Any]], total: int
+    ) -> None:
+        if len(self._tenants) == 1:
+            self._served[0, kind] += total
+        else:
+            np.add.at(self._served[:, kind], self.tenant[at], counts)
+
+    def served_series(self) -> dict[Labels, float]:
+        """(tenant, kind) -> tokens."""
+        return {
+            (tenant, kind): float(self._served[index, column])
+            for tenant, index in self._tenants.items()
+            for column, kind in enumerate(TOKEN_KINDS)
+        }

@@ -1,0 +1,231 @@
+"""What a step gave: tokens are appended, requests end, full blocks get their names.
+
+A row whose epoch is older than its slot's is void: the request was preempted, aborted or ended
+after the row was planned.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline_engine.core.plan import Int32, StepOutputs, StepPlan, StepResult, TokenLogprobs
+from paceline_engine.core.request import Finished, FinishReason
+from paceline_engine.core.state import InFlight, SchedulerState
+from paceline_engine.core.steady import SteadyBatch
+from paceline_engine.core.step_record import StepRecord
+from paceline_engine.core.stop import GOES_ON
+from paceline_engine.core.tracked import TrackedRequest
+
+
+def take_record(state: SchedulerState, step_id: int) -> InFlight:
+    """The oldest plan in flight; results come in the order of the plans.
+
+    Raises:
+        ValueError: another step was expected.
+    """
+    expected = state.in_flight[0].plan.step_id if state.in_flight else None
+    if step_id != expected:
+        raise ValueError(f"expected the result of step {expected}, got that of step {step_id}")
+    record = state.in_flight.popleft()
+    state.pool.unhold(record.held)
+    return record
+
+
+def apply_steady(
+    state: SchedulerState,
+    steady: SteadyBatch,
+    record: InFlight,
+    result: StepResult,
+    now: float,
+) -> StepOutputs:
+    """Put the results of a step in force in which everybody goes on."""
+    outputs = steady.apply(state, result)
+    state.recorder.tokens(steady.template.slots, None, now)
+    if state.cached_news:
+        outputs.num_cached_tokens, state.cached_news = state.cached_news, {}
+    _record(state, record, result, now)
+    return outputs
+
+
+def apply(state: SchedulerState, record: InFlight, result: StepResult, now: float) -> StepOutputs:
+    """Put one step's results in force."""
+    plan, slots = record.plan, state.slots
+    news, state.cached_news = state.cached_news, {}
+    state.leave_steady()
+    state.cache.confirm(plan.step_id)
+    valid = slots.epoch[plan.slots] == plan.epochs
+    finished: list[Finished] = []
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+    if result.prompt_logprobs:
+        prompt_logprobs = _gather_prompt_logprobs(state, plan, result, valid)
+    if result.errors:
+        for row, message in result.errors.items():
+            if valid[row]:
+                tracked = slots.at(int(plan.slots[row]))
+                finished.append(state.end(tracked, FinishReason.ERROR, now, message=message))
+                valid[row] = False
+    yielded = valid & plan.samples
+    index = None if yielded.all() else np.flatnonzero(yielded)
+    rows = plan.slots if index is None else plan.slots[index]
+    ids = plan.request_ids if index is None else plan.request_ids[index]
+    tokens = result.tokens if index is None else result.tokens[index]
+    if len(rows):
+        totals = _append(state, rows, tokens[:, 0])
+        _name_full_blocks(state, rows, totals)
+        state.recorder.tokens(rows, None, now)
+        finished += _end(state, rows, totals, tokens, now)
+    if index is not None:
+        state.recorder.discarded(int(np.count_nonzero(plan.samples & ~valid)))
+        finished += _end_without_tokens(state, plan, valid & ~plan.samples, now)
+    outputs = StepOutputs(
+        step_id=plan.step_id, request_ids=ids, tokens=tokens, prompt_logprobs=prompt_logprobs
+    )
+    outputs.finished = finished
+    if result.logprobs:
+        outputs.logprobs = {
+            int(plan.request_ids[row]): entries
+            for row, entries in result.logprobs.items()
+            if yielded[row]
+        }
+    outputs.num_cached_tokens = news
+    _record(state, record, result, now)
+    return outputs
+
+
+def _record(state: SchedulerState, record: InFlight, result: StepResult, now: float) -> None:
+    plan = record.plan
+    state.recorder.step(
+        StepRecord(
+            step_id=plan.step_id,
+            planned_s=record.planned_s,
+            applied_s=now,
+            budget_tokens=record.budget,
+            num_rows=len(plan.slots),
+            num_prefill_tokens=record.num_prefill_tokens,
+            num_decode_tokens=record.num_decodes,
+            num_preempted=record.num_preempted,
+            host_ms=result.host_ms,
+            device_ms=result.device_ms,
+        )
+    )
+
+
+def _append(state: SchedulerState, rows: Int32, tokens: Int32) -> Int32:
+    """Add one token to each; returns how many each had before."""
+    slots = state.slots
+    totals: Int32 = slots.total[rows]
+    slots.tokens[rows, totals] = tokens
+    slots.total[rows] = totals + 1
+    slots.in_flight[rows] -= 1
+    return totals
+
+
+def _name_full_blocks(state: SchedulerState, rows: Int32, ends: Int32) -> None:
+    """Blocks that are full of known, computed tokens now: the last input filled one.
+
+    A chunk's blocks were named when it was planned; naming one twice does nothing.
+
+    Args:
+        state: mutated.
+        rows: [m] slots that got a token.
+        ends: [m] their computed tokens: all but the token that was just sampled.
+    """
+    if not state.cache.enabled:
+        return
+    full = ends % state.limits.block_size == 0
+    if full.any():
+        state.name_filled(rows[full], ends[full])
+
+
+def _end(
+    state: SchedulerState, rows: Int32, totals: Int32, tokens: Int32, now: float
+) -> list[Finished]:
+    verdict = state.stops.judge(rows, totals, tokens)
+    ends = np.flatnonzero(verdict.ends != GOES_ON)
+    finished = []
+    for row in ends.tolist():
+        reason = verdict.reason(row)
+        assert reason is not None
+        stop = int(tokens[row, 0]) if reason is FinishReason.STOP else None
+        tracked = state.slots.at(int(rows[row]))
+        finished.append(state.end(tracked, reason, now, stop_token_id=stop))
+    return finished
+
+
+def _end_without_tokens(
+    state: SchedulerState, plan: StepPlan, silent: NDArray[np.bool_], now: float
+) -> list[Finished]:
+    """Requests with max_tokens 0 end with the last chunk of their prompt."""
+    slots = state.slots
+    rows = plan.slots[silent]
+    ends = plan.starts[silent] + plan.num_tokens[silent]
+    over = rows[(ends >= slots.limit[rows]) & (slots.total[rows] >= slots.limit[rows])]
+    return [state.end(slots.at(slot), FinishReason.LENGTH, now) for slot in over.tolist()]
+
+
+def _gather_prompt_logprobs(
+    state: SchedulerState, plan: StepPlan, result: StepResult, valid: NDArray[np.bool_]
+) -> dict[int, list[TokenLogprobs]]:
+    """Entries not gathered before; what is computed again after preemption is dropped.
+
+    A row's entries end at its last position inside the prompt, wherever they begin.
+    """
+    gathered: dict[int, list[TokenLogprobs]] = {}
+    for row, entries in result.prompt_logprobs.items():
+        if not valid[row]:
+            continue
+        tracked: TrackedRequest = state.slots.at(int(plan.slots[row]))
+        last = int(plan.starts[row] + plan.num_tokens[row])
+        last = min(last, tracked.num_prompt_tokens - 1)
+        new = last - tracked.num_prompt_logprobs
+        if new > 0:
+            assert len(entries) >= new, f"{new} prompt positions lack their log-probabilities"
+            gathered[tracked.request_id] = entries[len(entries) - new :]
+            tracked.num_prompt_logprobs = last
+    return gathered
+
+
+def restore(state: SchedulerState, failed: InFlight) -> None:
+    """A step failed: it and the steps planned on top of it never happened.
+
+    Their pending names are withdrawn, C falls back to what it was before the first of them (for
+    those who had hit such a name: to before the first such block), planned rows become void, and
+    the next plan gives the runner every running request anew.
+    """
+    state.leave_steady()
+    slots = state.slots
+    void = [failed, *state.in_flight]
+    kept: dict[int, int] = {}
+    starts: dict[int, int] = {}
+    for record in void:
+        for request_id, tokens in state.cache.withdraw(record.plan.step_id).items():
+            kept[request_id] = min(tokens, kept.get(request_id, tokens))
+        plan = record.plan
+        valid = slots.epoch[plan.slots] == plan.epochs
+        for slot, start in zip(
+            plan.slots[valid].tolist(), plan.starts[valid].tolist(), strict=True
+        ):
+            starts.setdefault(slot, start)
+    newest = state.in_flight[-1] if state.in_flight else None
+    for slot in slots.order[slots.is_seated[slots.order]].tolist():
+        tracked = slots.at(slot)
+        computed = starts.get(slot, int(slots.computed[slot]))
+        limit = kept.get(tracked.request_id)
+        if limit is not None and limit < computed:
+            computed = limit
+            state.give_up_blocks(slots.truncate(slot, limit), newest)
+        slots.computed[slot] = computed
+        slots.in_flight[slot] = 0
+        slots.epoch[slot] += 1
+        is_prefilling = int(slots.total[slot]) - computed != 1 or not _yields(tracked)
+        slots.is_prefilling[slot] = is_prefilling
+        if is_prefilling:
+            state.prefilling[slot] = tracked
+        else:
+            state.prefilling.pop(slot, None)
+    state.template = None
+    state.needs_resync = True
+    state.is_intake_due = True
+
+
+def _yields(tracked: TrackedRequest) -> bool:
+    return tracked.request.params.max_tokens > 0

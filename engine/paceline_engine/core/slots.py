@@ -1,0 +1,189 @@
+"""Running requests as arrays by slot, so that a step costs numpy calls and no Python per request.
+
+A slot is a row in every array here and in the runner's buffers. The scheduler gives slots out.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline_engine.core.limits import EngineLimits
+from paceline_engine.core.tracked import TrackedRequest
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+NUM_GROUPS = 1
+"""KV groups (full attention now; sliding window and recurrent state later)."""
+FULL = 0
+"""Index of the group of full attention."""
+
+
+class Slots:
+    """Mutable arrays, owned by the scheduler. All are indexed by slot unless said otherwise.
+
+    Attributes:
+        computed: C, tokens whose KV is computed or planned.
+        total: T, known tokens.
+        in_flight: P, tokens that steps in flight will yield.
+        owned: tokens that fit into the blocks of the table.
+        limit: T at which the request ends with LENGTH.
+        compute_end: C beyond which nothing is left to compute (the last token is never computed).
+        num_prompt: prompt tokens.
+        promised: blocks that admission expects the request to use in the end.
+        epoch: grows whenever planned rows of the slot become void.
+        last_step: the newest step that computes for the slot.
+        request_id: [slots] int64.
+        is_prefilling: it wants more than one token, or needs Python for another reason.
+        tokens: [slots, width] int32, known tokens; grows in width.
+        tokens_by_block: the same memory as [slots, blocks, block_size].
+        tables: [groups, slots, blocks] int32, block tables; num_blocks: [groups, slots].
+        order: [running] int32, slots in the order of admission.
+        tracked: the request in each slot.
+    """
+
+    def __init__(self, limits: EngineLimits) -> None:
+        n = limits.max_slots
+        self.block_size = limits.block_size
+        self.computed = np.zeros(n, dtype=np.int32)
+        self.total = np.zeros(n, dtype=np.int32)
+        self.in_flight = np.zeros(n, dtype=np.int32)
+        self.owned = np.zeros(n, dtype=np.int32)
+        self.limit = np.zeros(n, dtype=np.int32)
+        self.compute_end = np.zeros(n, dtype=np.int32)
+        self.num_prompt = np.zeros(n, dtype=np.int32)
+        self.promised = np.zeros(n, dtype=np.int32)
+        self.epoch = np.zeros(n, dtype=np.int32)
+        self.last_step = np.full(n, -1, dtype=np.int64)
+        self.request_id = np.full(n, -1, dtype=np.int64)
+        self.is_prefilling = np.zeros(n, dtype=np.bool_)
+        self.is_seated = np.zeros(n, dtype=np.bool_)
+        self._set_tokens(np.zeros((n, 8 * limits.block_size), dtype=np.int32))
+        self.tables = np.zeros((NUM_GROUPS, n, 8), dtype=np.int32)
+        self.num_blocks = np.zeros((NUM_GROUPS, n), dtype=np.int32)
+        self.order = np.empty(0, dtype=np.int32)
+        self.tracked: list[TrackedRequest | None] = [None] * n
+        self.num_seated = 0
+        self._free = list(range(n - 1, -1, -1))
+        self._is_stale = False
+
+    @property
+    def num_free(self) -> int:
+        """Slots that nobody sits in."""
+        return len(self._free)
+
+    def at(self, slot: int) -> TrackedRequest:
+        """The request in a slot that is taken."""
+        tracked = self.tracked[slot]
+        assert tracked is not None, f"slot {slot} is free"
+        return tracked
+
+    def seat(self, tracked: TrackedRequest, num_computed: int) -> int:
+        """Give a slot to a request that waited; its blocks are appended afterwards."""
+        slot = self._free.pop()
+        known, prompt = len(tracked.token_ids), tracked.num_prompt_tokens
+        self._reserve(tracked.limit)
+        params = tracked.request.params
+        self.tokens[slot, :known] = tracked.token_ids
+        self.computed[slot] = num_computed
+        self.total[slot] = known
+        self.in_flight[slot] = 0
+        self.owned[slot] = 0
+        self.limit[slot] = tracked.limit
+        self.compute_end[slot] = tracked.limit - 1 if params.max_tokens else prompt
+        self.num_prompt[slot] = prompt
+        self.last_step[slot] = -1
+        self.request_id[slot] = tracked.request_id
+        self.is_seated[slot] = True
+        self.num_blocks[:, slot] = 0
+        self.tracked[slot] = tracked
+        tracked.slot = slot
+        self.order = np.append(self.order, np.int32(slot))
+        self.num_seated += 1
+        return slot
+
+    def unseat(self, slot: int) -> list[int]:
+        """Take a slot back; planned rows of it become void.
+
+        Returns:
+            Its blocks, tail first, still referenced: the caller releases them.
+        """
+        tracked = self.at(slot)
+        blocks = self.blocks(slot)[::-1].tolist()
+        self.epoch[slot] += 1
+        self.is_seated[slot] = False
+        self.is_prefilling[slot] = False
+        self.request_id[slot] = -1
+        self.tracked[slot] = None
+        self.num_blocks[:, slot] = 0
+        tracked.slot = -1
+        self._free.append(slot)
+        self.num_seated -= 1
+        self._is_stale = True
+        return list(blocks)
+
+    def compact(self) -> None:
+        """Drop slots that were taken back from `order`; due before a slot is given out again."""
+        if self._is_stale:
+            self.order = self.order[self.is_seated[self.order]]
+            self._is_stale = False
+
+    def known_tokens(self, slot: int) -> Int32:
+        """[T] int32, a copy of the prompt and the outputs so far."""
+        return self.tokens[slot, : self.total[slot]].copy()
+
+    # -- block tables ------------------------------------------------------------------------
+
+    def blocks(self, slot: int) -> Int32:
+        """A view of the slot's block table."""
+        return self.tables[FULL, slot, : self.num_blocks[FULL, slot]]
+
+    def append_blocks(self, slot: int, blocks: list[int]) -> None:
+        """Append blocks to one table."""
+        start = int(self.num_blocks[FULL, slot])
+        end = start + len(blocks)
+        self.tables[FULL, slot, start:end] = blocks
+        self.num_blocks[FULL, slot] = end
+        self.owned[slot] = end * self.block_size
+
+    def append_one_each(self, slots: Int32, blocks: Int32) -> None:
+        """Append one block to each of several tables."""
+        at = self.num_blocks[FULL, slots]
+        self.tables[FULL, slots, at] = blocks
+        self.num_blocks[FULL, slots] = at + 1
+        self.owned[slots] += self.block_size
+
+    def truncate(self, slot: int, num_tokens: int) -> list[int]:
+        """Keep the blocks of the first `num_tokens` (whole blocks); the others, tail first."""
+        keep = num_tokens // self.block_size
+        dropped = self.blocks(slot)[keep:][::-1].tolist()
+        if dropped:
+            self.num_blocks[FULL, slot] = keep
+            self.owned[slot] = keep * self.block_size
+        return list(dropped)
+
+    def promised_blocks(self) -> int:
+        """Blocks that running requests are expected to take beyond those they have."""
+        order = self.order
+        missing = self.promised[order] - self.num_blocks[FULL, order]
+        return int(np.maximum(missing, 0).sum())
+
+    # -- widths ------------------------------------------------------------------------------
+
+    def _reserve(self, num_tokens: int) -> None:
+        """Room for requests of that length; zeros() costs no memory before it is written to."""
+        num_blocks = -(-num_tokens // self.block_size)
+        have = self.tables.shape[2]
+        if num_blocks <= have:
+            return
+        # Odd, so that rows do not lie a power of two apart and share the same sets of the cache.
+        num_blocks = max(num_blocks, 2 * have) | 1
+        tables = np.zeros((NUM_GROUPS, len(self.total), num_blocks), dtype=np.int32)
+        tables[:, :, :have] = self.tables
+        tokens = np.zeros((len(self.total), num_blocks * self.block_size), dtype=np.int32)
+        tokens[:, : self.tokens.shape[1]] = self.tokens
+        self.tables = tables
+        self._set_tokens(tokens)
+
+    def _set_tokens(self, tokens: Int32) -> None:
+        self.tokens = tokens
+        self.tokens_by_block = tokens.reshape(len(tokens), -1, self.block_size)

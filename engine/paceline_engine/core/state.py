@@ -1,0 +1,271 @@
+"""The scheduler's state and its few transitions: take a slot, lose it, end.
+
+Everything that decides (`decoding`, `prefill`, `preemption`, `intake`, `results`) works on this.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from paceline_crds.settings import EngineSettings
+from paceline_engine.core.admission import Brake, DrainRate, ExpectedOutput
+from paceline_engine.core.block_pool import BlockPool
+from paceline_engine.core.draft_plan import DraftPlan, RowTemplate
+from paceline_engine.core.lanes import prefill_cap
+from paceline_engine.core.limits import EngineLimits
+from paceline_engine.core.plan import AddedRequest, StepPlan
+from paceline_engine.core.prefix_cache import PrefixCache
+from paceline_engine.core.queues import WaitingQueue, order_key
+from paceline_engine.core.request import Finished, FinishReason
+from paceline_engine.core.slots import FULL, Int32, Slots
+from paceline_engine.core.stats import Recorder
+from paceline_engine.core.steady import SteadyBatch
+from paceline_engine.core.stop import StopRules
+from paceline_engine.core.tracked import RequestState, TrackedRequest, WaitReason
+
+HEAD_BLOCKS = 4
+"""Blocks that make the head of a prompt, when heads are compared."""
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A plan whose result is not known yet.
+
+    Attributes:
+        held: blocks given up while the step uses them, tail first.
+        planned_s: when it was planned.
+        budget: its token budget.
+        num_decodes: rows of requests that had no prompt left.
+        num_prefill_tokens: tokens of the other rows.
+        num_preempted: requests that lost their slot for it.
+        steady: the batch that planned it, if one did.
+    """
+
+    plan: StepPlan
+    planned_s: float
+    budget: int
+    num_decodes: int
+    num_prefill_tokens: int
+    num_preempted: int
+    steady: SteadyBatch | None = None
+    held: list[int] = field(default_factory=list)
+
+
+class SchedulerState:
+    """Mutable, one per engine.
+
+    Attributes:
+        requests: every request that has not ended, by id.
+        prefilling: slot -> running request that wants more than one token.
+        in_flight: plans without results, oldest first.
+        removed: slots that the runner must forget with the next plan.
+        template: arrays of the all-decode step; None after somebody came or went.
+        steady: decodes in lockstep; the slots' arrays are behind it until it is settled.
+        needs_resync: a step failed: the next plan adds every running request again.
+        cached_news: request id -> cached tokens that no output has told yet.
+        is_intake_due: something happened that may let a waiting request in.
+        is_batch_open: static batching: the batch still takes requests.
+        rotation: where the decodes start that get budget when it is too small for all.
+    """
+
+    def __init__(self, settings: EngineSettings, limits: EngineLimits, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.settings = settings
+        self.limits = limits
+        self.pool = BlockPool(limits.num_blocks)
+        self.cache = PrefixCache(
+            self.pool, limits.block_size, limits.cache_root, enabled=settings.prefix_caching
+        )
+        self.slots = Slots(limits)
+        self.stops = StopRules(limits.max_slots, limits.eos_token_ids)
+        self.queue = WaitingQueue(settings, self.lane_cap)
+        self.expected = ExpectedOutput()
+        self.brake = Brake()
+        self.drain = DrainRate()
+        self.requests: dict[int, TrackedRequest] = {}
+        self.prefilling: dict[int, TrackedRequest] = {}
+        self.in_flight: deque[InFlight] = deque()
+        self.removed: list[int] = []
+        self.template: RowTemplate | None = None
+        self.steady: SteadyBatch | None = None
+        self.needs_resync = False
+        self.cached_news: dict[int, int] = {}
+        self.is_intake_due = True
+        self.is_batch_open = True
+        self.rotation = 0
+        self.next_step_id = 0
+        self.num_plans_tried = 0
+        self._num_seatings = 0
+
+    # -- limits in force ---------------------------------------------------------------------
+
+    @property
+    def budget(self) -> int:
+        """Tokens of a step at most."""
+        return min(self.settings.max_num_batched_tokens, self.limits.max_step_tokens)
+
+    @property
+    def lane_cap(self) -> int:
+        """More tokens than this make a prompt long, while others run; 0 = there is one lane."""
+        return prefill_cap(self.settings.long_prefill_tokens, self.budget, 1)
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks that admission leaves free."""
+        return int(float(self.settings.watermark) * (self.limits.num_blocks - 1))
+
+    @property
+    def num_free_seats(self) -> int:
+        """Requests that may still take a slot."""
+        return min(self.settings.max_num_seqs - self.slots.num_seated, self.slots.num_free)
+
+    # -- transitions -------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Bring the slots' arrays up to date; due before anything but a steady step reads them."""
+        if self.steady is not None:
+            self.steady.settle()
+
+    def leave_steady(self) -> None:
+        """Somebody comes, goes or is planned otherwise: the lockstep is over."""
+        if self.steady is not None:
+            self.steady.settle()
+            self.steady = None
+
+    def seat(self, tracked: TrackedRequest, hits: list[int], draft: DraftPlan, now: float) -> None:
+        """A waiting request takes a slot, with the cached blocks of its prefix."""
+        self.queue.remove(tracked)
+        num_computed = len(hits) * self.limits.block_size
+        slot = self.slots.seat(tracked, num_computed)
+        params = tracked.request.params
+        self.stops.add(slot, params, tracked.num_prompt_tokens, self.limits.max_model_len)
+        self.cache.take(tracked.request_id, hits)
+        self.slots.append_blocks(slot, hits)
+        self._num_seatings += 1
+        tracked.seat_no = self._num_seatings
+        tracked.state = RequestState.RUNNING
+        tracked.wait_reason = WaitReason.NONE
+        tracked.num_passed, tracked.pass_blocks = 0, -1
+        if not tracked.has_started:
+            tracked.has_started = True
+            tracked.num_cached_tokens = num_computed
+            self.cached_news[tracked.request_id] = num_computed
+            self._note_prompt_head(tracked)
+        self.recorder.request_admitted(tracked.request_id, slot, num_computed, now)
+        tracked.key = order_key(tracked, self.settings)
+        self.slots.is_prefilling[slot] = True
+        self.prefilling[slot] = tracked
+        self.announce(tracked, draft)
+
+    def announce(self, tracked: TrackedRequest, draft: DraftPlan) -> None:
+        """Put a seated request, with its whole table, into the plan."""
+        slot = tracked.slot
+        draft.added[slot] = AddedRequest(
+            slot=slot,
+            request_id=tracked.request_id,
+            epoch=int(self.slots.epoch[slot]),
+            token_ids=self.slots.known_tokens(slot),
+            num_prompt_tokens=tracked.num_prompt_tokens,
+            num_computed_tokens=int(self.slots.computed[slot]),
+            params=tracked.request.params,
+            num_emitted_prompt_logprobs=tracked.num_prompt_logprobs,
+        )
+        draft.note_table(slot, self.slots.blocks(slot).tolist())
+
+    def unseat(self, tracked: TrackedRequest) -> None:
+        """A running request loses slot and blocks; a step in flight keeps those from reuse."""
+        slot = tracked.slot
+        user = self._newest_user(slot)
+        tracked.token_ids = self.slots.known_tokens(slot)
+        self.give_up_blocks(self.slots.unseat(slot), user)
+        self.stops.remove(slot)
+        self.prefilling.pop(slot, None)
+        self.removed.append(slot)
+        self.template = None
+        self.is_intake_due = True
+
+    def give_up_blocks(self, blocks: list[int], user: InFlight | None) -> None:
+        """Release blocks (tail first) of a slot; `user` is the step in flight that uses them."""
+        if user is not None:
+            self.pool.hold(blocks)
+            user.held.extend(blocks)
+        self.pool.release(blocks)
+
+    def preempt(self, tracked: TrackedRequest, draft: DraftPlan) -> None:
+        """Take a running request back to the front of the queue; undo its rows of this step."""
+        slot = tracked.slot
+        self.cache.undo(draft.step_id, tracked.request_id)
+        draft.drop(slot)
+        draft.num_preempted += 1
+        self.recorder.request_preempted(tracked.request_id, int(self.slots.computed[slot]))
+        self.unseat(tracked)
+        tracked.state = RequestState.PREEMPTED
+        tracked.wait_reason = WaitReason.PREEMPTION
+        tracked.num_preemptions += 1
+        self.queue.push(tracked)
+
+    def end(
+        self,
+        tracked: TrackedRequest,
+        reason: FinishReason,
+        now: float,
+        *,
+        num_output_tokens: int | None = None,
+        stop_token_id: int | None = None,
+        message: str = "",
+    ) -> Finished:
+        """A request is over, wherever it was; nothing of it is left but what is cached."""
+        if tracked.slot >= 0:
+            self.leave_steady()
+            self.unseat(tracked)
+        else:
+            self.queue.remove(tracked)
+            self.is_intake_due = True
+        del self.requests[tracked.request_id]
+        self.cached_news.pop(tracked.request_id, None)
+        tracked.state = RequestState.FINISHED
+        have = len(tracked.token_ids) - tracked.num_prompt_tokens
+        count = have if num_output_tokens is None else num_output_tokens
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self.expected.observe(count, tracked.limit - tracked.num_prompt_tokens)
+        finished = Finished(
+            request_id=tracked.request_id,
+            reason=reason,
+            num_prompt_tokens=tracked.num_prompt_tokens,
+            num_output_tokens=count,
+            num_cached_tokens=tracked.num_cached_tokens,
+            stop_token_id=stop_token_id,
+            message=message,
+        )
+        self.recorder.request_finished(finished, now)
+        return finished
+
+    def apply_settings(self, settings: EngineSettings) -> None:
+        """Put other live settings in force: keys and lanes are made again."""
+        self.settings = settings
+        self.cache.enabled = settings.prefix_caching
+        self.queue.rebuild(settings, self.lane_cap)
+        for tracked in self.slots.tracked:
+            if tracked is not None:
+                tracked.key = order_key(tracked, settings)
+        self.is_intake_due = True
+
+    def _note_prompt_head(self, tracked: TrackedRequest) -> None:
+        keys = tracked.chain.keys[: tracked.num_prompt_tokens // self.limits.block_size]
+        if keys:
+            self.recorder.prompt_head(keys[:HEAD_BLOCKS][-1], keys[-1])
+
+    def name_filled(self, rows: Int32, ends: Int32) -> None:
+        """Name the block of each row that ends at `ends`; its tokens are computed."""
+        slots, size = self.slots, self.limits.block_size
+        index = ends // size - 1
+        windows = slots.tokens_by_block[rows, index]
+        blocks = slots.tables[FULL, rows, index].tolist()
+        chains = [slots.at(slot).chain for slot in rows.tolist()]
+        self.cache.insert_last(chains, index.tolist(), blocks, windows)
+
+    def _newest_user(self, slot: int) -> InFlight | None:
+        last = self.slots.last_step[slot]
+        for record in reversed(self.in_flight):
+            if record.plan.step_id == last:
+                return record
+        return None

@@ -1,0 +1,299 @@
+"""The recorder: what steps and requests did, counted as it happens and without a clock.
+
+The scheduler calls it: once per event of a request, and once per step with arrays of slots, so a
+decode that goes on costs a few vector operations whatever the batch. Exporters read `snapshot`.
+
+Exact by construction, n requests of `prompt` and m output tokens: TTFT, queue, prefill, decode and
+end-to-end count n; inter-token latency counts one per step that gives a request tokens after its
+first; `iteration_tokens` sums what steps computed.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline_crds import metrics
+from paceline_crds.metrics import METRICS, Kind
+from paceline_crds.settings import EngineSettings
+from paceline_engine.core import settings_series
+from paceline_engine.core.histogram import Histogram
+from paceline_engine.core.limits import EngineLimits
+from paceline_engine.core.plan import Int32
+from paceline_engine.core.prompt_heads import PromptHeads
+from paceline_engine.core.request import Finished, FinishReason, Request
+from paceline_engine.core.request_rows import RequestRows
+from paceline_engine.core.slo import SloJudge, SloTargets
+from paceline_engine.core.snapshot import Labels, StatsSnapshot
+from paceline_engine.core.step_record import StepRecord
+from paceline_engine.core.token_ledger import TokenLedger
+
+__all__ = ["Recorder", "StatsSnapshot", "StepRecord"]
+
+_STEPS_KEPT = 1024
+
+
+def _no_reasons() -> Mapping[str, int]:
+    return {}
+
+
+class Recorder:
+    """Counters, histograms and the flight recorder of one engine. Mutable; the scheduler feeds it.
+
+    Attributes:
+        speculation_goodput: gauge, set by whoever measures it.
+    """
+
+    def __init__(self, settings: EngineSettings, limits: EngineLimits) -> None:
+        self._limits = limits
+        self._pool_usage: Callable[[], tuple[int, int, int, int]] = self._empty_pool
+        self._waiting_reasons: Callable[[], Mapping[str, int]] = _no_reasons
+        self._counters = dict.fromkeys(
+            (m.name for m in METRICS.values() if m.kind is Kind.COUNTER and not m.labels), 0.0
+        )
+        self._histograms = {
+            m.name: Histogram(m.buckets)
+            for m in METRICS.values()
+            if m.kind is Kind.HISTOGRAM and not m.alias_of
+        }
+        self._finished = dict.fromkeys(metrics.FINISHED_REASONS, 0)
+        self._step_parts = dict.fromkeys(metrics.STEP_PARTS, 0.0)
+        self._reasons_seen: dict[str, None] = {}
+        self._startup: dict[str, float] = {}
+        self._rows = RequestRows(limits.max_slots)
+        self._slo = SloJudge(SloTargets.of(settings), self._rows.capacity)
+        self._heads = PromptHeads()
+        self._steps: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
+        self._ledger = TokenLedger(self._rows, self._slo, self._counters, self._histograms)
+        self.speculation_goodput = 0.0
+        self._slo_revision = 0
+        self.settings_applied(settings, generation=0, revision=0)
+
+    def attach(
+        self,
+        pool_usage: Callable[[], tuple[int, int, int, int]],
+        waiting_reasons: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """Say where to read gauges that only their owner knows, when a snapshot is made.
+
+        Args:
+            pool_usage: `BlockPool.usage`.
+            waiting_reasons: reason -> waiting requests that are not admitted because of it.
+        """
+        self._pool_usage = pool_usage
+        self._waiting_reasons = waiting_reasons
+
+    def _empty_pool(self) -> tuple[int, int, int, int]:
+        return 0, 0, self._limits.num_blocks - 1, 0
+
+    def settings_applied(self, settings: EngineSettings, *, generation: int, revision: int) -> None:
+        """These settings are in force from now on."""
+        self._ledger.settle()
+        self._settings, self._generation, self._revision = settings, generation, revision
+        targets = SloTargets.of(settings)
+        if targets != self._slo.targets:
+            self._slo.retarget(targets)
+            self._slo_revision = generation
+
+    def startup(self, seconds_by_phase: Mapping[str, float]) -> None:
+        """How long the phases of the start took."""
+        self._startup.update(seconds_by_phase)
+
+    # -- a request's life --------------------------------------------------------------------
+
+    def request_arrived(self, request: Request) -> None:
+        """A request was taken into the queue (a refused one never comes here)."""
+        row = self._rows.add(request)
+        if self._rows.capacity > self._slo.num_rows:
+            self._slo.grow(self._rows.capacity)
+        self._slo.start(row)
+
+    def prompt_head(self, head: bytes, whole: bytes) -> None:
+        """The keys of a new request's first blocks and of its whole prompt."""
+        self._counters[metrics.PROMPT_HEADS] += 1
+        self._counters[metrics.PROMPT_HEADS_SHARED] += self._heads.is_shared(head, whole)
+
+    def request_admitted(
+        self, request_id: int, slot: int, num_computed_tokens: int, now: float
+    ) -> None:
+        """A request took a slot, with so many tokens already computed (hit or kept)."""
+        rows = self._rows
+        row = rows.take_slot(request_id, slot)
+        lost = rows.lost_tokens[row]
+        if lost >= 0:
+            self._counters[metrics.RECOMPUTED] += max(0, int(lost) - num_computed_tokens)
+            rows.lost_tokens[row] = -1
+        if not math.isnan(rows.admitted_s[row]):
+            return
+        rows.admitted_s[row] = now
+        self._histograms[metrics.QUEUE_TIME].observe(now - float(rows.arrival_s[row]))
+        if self._settings.prefix_caching:
+            self._counters[metrics.PREFIX_QUERIES] += int(rows.prompt_tokens[row])
+            self._counters[metrics.PREFIX_HITS] += num_computed_tokens
+
+    def request_preempted(self, request_id: int, num_computed_tokens: int) -> None:
+        """A request gave its slot up, having computed so many tokens; an undone plan's are not."""
+        self._ledger.settle()
+        rows = self._rows
+        row = rows.leave_slot(request_id)
+        rows.lost_tokens[row] = num_computed_tokens
+        rows.preemptions[row] += 1
+        self._counters[metrics.PREEMPTIONS] += 1
+
+    def tokens(self, slots: Int32, counts: NDArray[np.integer[Any]] | None, now: float) -> None:
+        """Requests got tokens that count.
+
+        Args:
+            slots: [m], each once. The very same array as in the last call means the very same
+                requests, which is cheapest.
+            counts: [m], at least 1 each; None = one each.
+            now: when the step was applied.
+        """
+        self._ledger.tokens(slots, counts, now)
+
+    def discarded(self, num_tokens: int) -> None:
+        """Tokens were computed and given to nobody (behind an end, of a void row)."""
+        self._counters[metrics.DISCARDED] += num_tokens
+
+    def request_finished(self, finished: Finished, now: float) -> None:
+        """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded."""
+        self._ledger.settle()
+        rows = self._rows
+        row = rows.row_of(finished.request_id)
+        self.discarded(self._ledger.settle_output(row, finished.num_output_tokens))
+        reason = finished.reason
+        self._finished[reason] += 1
+        arrival = float(rows.arrival_s[row])
+        first, last = float(rows.first_token_s[row]), float(rows.last_token_s[row])
+        has_token = not math.isnan(first)
+        self._slo.finish(row, reason, first - arrival if has_token else None, now - arrival)
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            admitted = float(rows.admitted_s[row])
+            self._observe_finished(finished, row, now - arrival)
+            if has_token:
+                self._observe_decode(finished.num_output_tokens, admitted, first, last)
+            else:  # only its prompt was asked for
+                self._histograms[metrics.PREFILL_TIME].observe(now - admitted)
+                self._histograms[metrics.INFERENCE_TIME].observe(now - admitted)
+                self._counters[metrics.PROMPT_TOKENS] += finished.num_prompt_tokens
+        rows.remove(finished.request_id)
+
+    def _observe_finished(self, finished: Finished, row: int, e2e_s: float) -> None:
+        histograms, rows = self._histograms, self._rows
+        histograms[metrics.E2E].observe(e2e_s)
+        histograms[metrics.REQUEST_PROMPT_TOKENS].observe(finished.num_prompt_tokens)
+        histograms[metrics.REQUEST_GENERATION_TOKENS].observe(finished.num_output_tokens)
+        max_tokens = int(rows.max_tokens[row])
+        histograms[metrics.REQUEST_MAX_TOKENS].observe(max_tokens)
+        room = self._limits.max_model_len - finished.num_prompt_tokens
+        histograms[metrics.REQUEST_MAX_GENERATION].observe(min(max_tokens, room))
+        histograms[metrics.REQUEST_PREEMPTIONS].observe(int(rows.preemptions[row]))
+
+    def _observe_decode(
+        self, num_output_tokens: int, admitted: float, first: float, last: float
+    ) -> None:
+        histograms = self._histograms
+        histograms[metrics.DECODE_TIME].observe(last - first)
+        histograms[metrics.INFERENCE_TIME].observe(last - admitted)
+        histograms[metrics.TPOT].observe((last - first) / max(1, num_output_tokens - 1))
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def step(self, record: StepRecord) -> None:
+        """A step was applied; the recorder keeps the record."""
+        active, cached, free, held = self._pool_usage()
+        record.blocks_active, record.blocks_cached = active + held, cached
+        record.blocks_free = free
+        record.num_running, record.num_waiting = self._rows.num_running, self._rows.num_waiting
+        self._steps.append(record)
+        counters, histograms = self._counters, self._histograms
+        counters[metrics.STEPS] += 1
+        counters[metrics.SPEC_DRAFTS] += record.num_drafts
+        counters[metrics.SPEC_DRAFT_TOKENS] += record.num_draft_tokens
+        counters[metrics.SPEC_ACCEPTED] += record.num_accepted_tokens
+        histograms[metrics.ITERATION_TOKENS].observe(record.num_tokens)
+        if record.budget_tokens > 0:
+            share = record.num_tokens / record.budget_tokens
+            histograms[metrics.STEP_BUDGET_USED].observe(share)
+        share = (active + held) / (active + held + cached + free)
+        histograms[metrics.KV_USAGE_HISTOGRAM].observe(share)
+        histograms[metrics.STEP_DURATION].observe(record.applied_s - record.planned_s)
+        self._step_parts["host"] += record.host_ms / 1e3
+        self._step_parts["device"] += record.device_ms / 1e3
+
+    @property
+    def last_step(self) -> StepRecord | None:
+        """The record of the step applied last; the step loop adds what it measured."""
+        return self._steps[-1] if self._steps else None
+
+    def step_failed(self, record: StepRecord) -> None:
+        """A step failed: it counts nothing and is kept for the flight recorder."""
+        self._steps.append(record)
+
+    def loop_time(self, part: str, seconds: float) -> None:
+        """Time that the loop measured around the scheduler: part "schedule" or "apply"."""
+        self._step_parts[part] += seconds
+
+    def steps(self, limit: int) -> list[dict[str, Any]]:
+        """The last steps, oldest first, as JSON-ready dicts."""
+        kept = list(self._steps)[-limit:] if limit > 0 else []
+        return [asdict(record) | {"num_tokens": record.num_tokens} for record in kept]
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def snapshot(self, now: float) -> StatsSnapshot:
+        """Everything at this moment, as plain data."""
+        self._ledger.settle_gaps()
+        rows = self._rows
+        values: dict[str, dict[Labels, float]] = {
+            name: {(): value} for name, value in self._counters.items()
+        }
+        values[metrics.RUNNING] = {(): float(rows.num_running)}
+        values[metrics.WAITING] = {(): float(rows.num_waiting)}
+        values[metrics.OLDEST_WAITING] = {(): rows.oldest_waiting_s(now)}
+        values[metrics.SUCCESS] = {(reason,): float(n) for reason, n in self._finished.items()}
+        values[metrics.STEP_SECONDS] = _by_label(self._step_parts.items())
+        values[metrics.SERVED_TOKENS] = rows.served_series()
+        values[metrics.WAITING_BY_REASON] = self._reason_series()
+        values[metrics.SLO_REQUESTS] = self._slo.requests()
+        values[metrics.SLO_OBSERVATIONS] = self._slo.observations()
+        values[metrics.SLO_TARGET] = self._slo.target_series()
+        values[metrics.SLO_REVISION] = {(): float(self._slo_revision)}
+        values[metrics.SPECULATION_GOODPUT] = {(): self.speculation_goodput}
+        values[metrics.STARTUP_SECONDS] = _by_label(self._startup.items())
+        values[metrics.SETTINGS_GENERATION] = {(): float(self._generation)}
+        values[metrics.SETTINGS_REVISION] = {(): float(self._revision)}
+        values.update(settings_series.series(self._settings, self._limits))
+        values.update(self._cache_series())
+        return StatsSnapshot(
+            now_s=now,
+            values=values,
+            histograms={name: h.data() for name, h in self._histograms.items()},
+        )
+
+    def _reason_series(self) -> dict[Labels, float]:
+        """A reason once seen stays, at 0: a series that vanishes shows its last value for long."""
+        now = self._waiting_reasons()
+        self._reasons_seen.update(dict.fromkeys(now))
+        return {(reason,): float(now.get(reason, 0)) for reason in self._reasons_seen}
+
+    def _cache_series(self) -> dict[str, dict[Labels, float]]:
+        active, cached, free, held = self._pool_usage()
+        counts = (active + held, cached, free)
+        shares = [count / sum(counts) for count in counts]
+        queries = self._counters[metrics.PREFIX_QUERIES]
+        hits = self._counters[metrics.PREFIX_HITS]
+        return {
+            metrics.KV_USAGE: {(): shares[0]},
+            metrics.BLOCKS: _by_label(zip(metrics.BLOCK_STATES, counts, strict=True)),
+            metrics.BLOCK_SHARES: _by_label(zip(metrics.BLOCK_STATES, shares, strict=True)),
+            "vllm:gpu_prefix_cache_hit_rate": {(): hits / queries if queries else 0.0},
+        }
+
+
+def _by_label(pairs: Iterable[tuple[str, float]]) -> dict[Labels, float]:
+    return {(label,): float(value) for label, value in pairs}

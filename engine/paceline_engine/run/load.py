@@ -1,0 +1,119 @@
+"""From a model folder and settings to everything that a runner owns."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from paceline_crds.settings import DType, EngineSettings, KvCacheDType, SpeculativeMethod
+from paceline_engine.core.errors import StartFailed
+from paceline_engine.core.limits import EngineLimits
+from paceline_engine.model.config import ModelConfig
+from paceline_engine.model.decoder import Decoder
+from paceline_engine.model.families import load_config
+from paceline_engine.model.weights import weight_bytes
+from paceline_engine.run.host_memory import available_bytes
+from paceline_engine.run.kernels import choose_kernels
+from paceline_engine.run.kv_cache import allocate_kv_cache, block_bytes
+from paceline_engine.run.memory_plan import MemoryPlan, plan_memory
+
+_KV_DTYPES = {DType.FLOAT32: torch.float32, DType.BFLOAT16: torch.bfloat16}
+"""Activations are float32 in every case on a CPU; the setting decides what the cache holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """What `load_model` gives."""
+
+    decoder: Decoder
+    kv: list[tuple[Tensor, Tensor]]
+    limits: EngineLimits
+    settings: EngineSettings
+    memory: MemoryPlan
+    kernels: dict[str, str]
+
+
+def load_model(
+    folder: Path, settings: EngineSettings, progress: Callable[[str, float], None]
+) -> LoadedModel:
+    """Load weights, plan memory, make the KV cache.
+
+    Raises:
+        StartFailed: with one of its reasons.
+    """
+    progress("config", 0.0)
+    _refuse_unbuilt(settings)
+    config = load_config(folder)
+    booted = settings.booted()
+    booted = booted.model_copy(update={"dtype": _resolved(booted.dtype)})
+    kv_dtype = _KV_DTYPES[booted.dtype]
+    progress("kernels", 0.0)
+    kernels = choose_kernels(config)
+    memory = plan_memory(
+        config,
+        booted,
+        weight_bytes=weight_bytes(folder, config, kernels.impl),
+        block_bytes=block_bytes(config, booted.block_size, kv_dtype),
+        available_bytes=available_bytes(),
+    )
+    with torch.inference_mode():
+        decoder = Decoder.load(
+            folder,
+            config,
+            impl=kernels.impl,
+            max_positions=memory.max_model_len,
+            progress=lambda share: progress("weights", share),
+        )
+        progress("kv_cache", 0.0)
+        kv = allocate_kv_cache(config, memory.num_blocks, booted.block_size, kv_dtype, kernels.impl)
+    limits = EngineLimits(
+        num_blocks=memory.num_blocks,
+        block_size=booted.block_size,
+        max_model_len=memory.max_model_len,
+        max_slots=booted.boot_max_num_seqs or booted.max_num_seqs,
+        max_step_tokens=booted.boot_max_num_batched_tokens or booted.max_num_batched_tokens,
+        vocab_size=config.vocab_size,
+        eos_token_ids=config.eos_token_ids,
+        cache_root=_cache_root(folder, config, kv_dtype),
+    )
+    progress("ready", 1.0)
+    return LoadedModel(
+        decoder=decoder,
+        kv=kv,
+        limits=limits,
+        settings=booted,
+        memory=memory,
+        kernels=kernels.described(),
+    )
+
+
+def _refuse_unbuilt(settings: EngineSettings) -> None:
+    """A setting whose feature this engine lacks is refused by name, never ignored."""
+    unbuilt = {
+        "dtype Float16": settings.dtype == DType.FLOAT16,
+        "kvCacheDtype FP8": settings.kv_cache_dtype == KvCacheDType.FP8,
+        f"speculativeMethod {settings.speculative_method}": (
+            settings.speculative_method != SpeculativeMethod.NONE
+        ),
+        f"tensorParallelSize {settings.tensor_parallel_size}": settings.tensor_parallel_size != 1,
+    }
+    for what, is_asked in unbuilt.items():
+        if is_asked:
+            raise StartFailed("InvalidSettings", f"{what} is not built for this device")
+
+
+def _resolved(dtype: DType) -> DType:
+    return DType.FLOAT32 if dtype == DType.AUTO else dtype
+
+
+def _cache_root(folder: Path, config: ModelConfig, dtype: torch.dtype) -> bytes:
+    """Model, revision and number format: what a cached block depends on besides its tokens."""
+    digest = hashlib.sha256()
+    digest.update(repr((config, str(dtype))).encode())
+    for path in sorted(folder.glob("*.safetensors")):
+        status = path.stat()
+        digest.update(f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}".encode())
+    return digest.digest()

@@ -1,0 +1,149 @@
+"""What the memory is for: weights, activations of the largest step, and the KV blocks.
+
+Pure: sizes in, plan out. The plan is made for the boot maxima, so that no live change of a limit
+can run out of memory.
+"""
+
+from dataclasses import dataclass
+
+from paceline_crds.settings import EngineSettings
+from paceline_engine.core.errors import StartFailed
+from paceline_engine.model.config import ModelConfig
+
+CPU_KV_LIMIT_BYTES = 4 << 30
+SCRATCH_BYTES = 128 << 20
+"""Sampling and prompt log-probabilities work in slices that stay below this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Bytes by use, and the limits that follow from them.
+
+    Attributes:
+        num_blocks: KV blocks, the null block included.
+        max_model_len: longest request, capped to what the blocks hold.
+    """
+
+    weight_bytes: int
+    activation_bytes: int
+    logits_bytes: int
+    kv_cache_bytes: int
+    available_bytes: int
+    num_blocks: int
+    max_model_len: int
+
+    def by_use(self) -> dict[str, int]:
+        """For logs, the admin API and the CLI."""
+        return {
+            "weights": self.weight_bytes,
+            "activations": self.activation_bytes,
+            "logits": self.logits_bytes,
+            "kv_cache": self.kv_cache_bytes,
+            "available": self.available_bytes,
+        }
+
+
+def plan_memory(
+    config: ModelConfig,
+    settings: EngineSettings,
+    *,
+    weight_bytes: int,
+    block_bytes: int,
+    available_bytes: int,
+) -> MemoryPlan:
+    """Divide the memory of a CPU host.
+
+    Args:
+        config: of the model.
+        settings: booted, so that the boot maxima are numbers.
+        weight_bytes: size of the weights as they lie in memory.
+        block_bytes: size of one KV block over all layers.
+        available_bytes: free at start, before the weights.
+
+    Raises:
+        StartFailed: OutOfMemory, KVCacheTooSmall or InvalidSettings.
+    """
+    wanted_len = _wanted_model_len(config, settings)
+    activation = _activation_bytes(config, _boot(settings.boot_max_num_batched_tokens))
+    logits = _boot(settings.boot_max_num_seqs) * config.vocab_size * 4 + SCRATCH_BYTES
+    usable = int(float(settings.gpu_memory_utilization) * available_bytes)
+    for_kv = usable - weight_bytes - activation - logits
+    if for_kv < 0:
+        raise StartFailed(
+            "OutOfMemory",
+            f"the model needs {_gib(weight_bytes)} for weights and {_gib(activation + logits)} for "
+            f"a step of {settings.boot_max_num_batched_tokens} tokens, but "
+            f"{_gib(usable)} may be used; lower bootMaxNumBatchedTokens or give more memory",
+        )
+    num_blocks = _num_blocks(settings, for_kv, block_bytes, wanted_len)
+    max_model_len = min(wanted_len, (num_blocks - 1) * settings.block_size)
+    if settings.max_model_len is not None and max_model_len < wanted_len:
+        raise StartFailed(
+            "KVCacheTooSmall",
+            f"maxModelLen is {wanted_len}, but the KV cache of {num_blocks} blocks holds "
+            f"{max_model_len} tokens; lower maxModelLen to that, or give more memory",
+        )
+    return MemoryPlan(
+        weight_bytes=weight_bytes,
+        activation_bytes=activation,
+        logits_bytes=logits,
+        kv_cache_bytes=num_blocks * block_bytes,
+        available_bytes=available_bytes,
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+    )
+
+
+def _wanted_model_len(config: ModelConfig, settings: EngineSettings) -> int:
+    own = config.max_position_embeddings
+    wanted = settings.max_model_len
+    if wanted is None:
+        return own
+    if wanted > own:
+        raise StartFailed(
+            "InvalidSettings",
+            f"maxModelLen must be <= {own}, the model's own limit, got {wanted}",
+        )
+    return wanted
+
+
+def _num_blocks(settings: EngineSettings, for_kv: int, block_bytes: int, wanted_len: int) -> int:
+    if settings.num_kv_blocks is not None:
+        if settings.num_kv_blocks * block_bytes > for_kv:
+            raise StartFailed(
+                "OutOfMemory",
+                f"numKvBlocks {settings.num_kv_blocks} needs "
+                f"{_gib(settings.num_kv_blocks * block_bytes)}, but {_gib(for_kv)} is left for KV",
+            )
+        return settings.num_kv_blocks
+    per_request = -(-wanted_len // settings.block_size)
+    most_useful = _boot(settings.boot_max_num_seqs) * per_request + 1
+    num_blocks = min(min(for_kv, CPU_KV_LIMIT_BYTES) // block_bytes, most_useful)
+    if num_blocks < 2:
+        raise StartFailed(
+            "KVCacheTooSmall",
+            f"{_gib(for_kv)} is left for KV, but two blocks of {settings.block_size} tokens need "
+            f"{_gib(2 * block_bytes)}; give more memory or lower bootMaxNumBatchedTokens",
+        )
+    return num_blocks
+
+
+def _activation_bytes(config: ModelConfig, max_tokens: int) -> int:
+    """Live tensors at the widest point of a layer, in float32, with a fifth for the allocator."""
+    widths = (
+        4 * config.hidden_size
+        + 2 * (config.q_size + 2 * config.kv_size)
+        + config.q_size
+        + 3 * config.intermediate_size
+    )
+    return int(1.2 * max_tokens * widths * 4)
+
+
+def _boot(value: int | None) -> int:
+    if value is None:
+        raise ValueError("settings must be booted: EngineSettings.booted()")
+    return value
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.2f} GiB"

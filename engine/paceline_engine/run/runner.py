@@ -1,0 +1,129 @@
+"""The runner: a step plan in, tokens out. Owns weights, KV cache and the persistent batch."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline_crds.settings import EngineSettings
+from paceline_engine.core.limits import EngineLimits
+from paceline_engine.core.plan import StepPlan, StepResult, TokenLogprobs
+from paceline_engine.model.decoder import Decoder
+from paceline_engine.run.batch import Batch, SampledRows
+from paceline_engine.run.load import LoadedModel, load_model
+from paceline_engine.run.memory_plan import SCRATCH_BYTES
+from paceline_engine.run.prompt_logprobs import gather_prompt_logprobs, rows_that_ask
+from paceline_engine.run.sampler import Sampler, slice_rows_for
+
+
+@dataclass(slots=True, kw_only=True)
+class _InFlight:
+    """A step between `forward` and `sample`."""
+
+    plan: StepPlan
+    sampled: SampledRows
+    logits: Tensor
+    result: StepResult
+
+
+class Runner:
+    """Computes steps of one model, one at a time, in the order of their plans.
+
+    Attributes:
+        limits: what the scheduler needs to know.
+        settings: booted, with the number format that `Auto` became.
+        memory_plan: bytes by use.
+        kernels: operation -> implementation that runs it.
+    """
+
+    def __init__(self, loaded: LoadedModel, engine_seed: int) -> None:
+        self.limits: EngineLimits = loaded.limits
+        self.settings: EngineSettings = loaded.settings
+        self.memory_plan: dict[str, int] = loaded.memory.by_use()
+        self.kernels: dict[str, str] = loaded.kernels
+        self._decoder: Decoder = loaded.decoder
+        self._kv = loaded.kv
+        self._batch = Batch(loaded.limits, engine_seed)
+        vocab_size = loaded.limits.vocab_size
+        self._sampler = Sampler(self._batch, vocab_size, SCRATCH_BYTES)
+        self._slice_rows = slice_rows_for(vocab_size, SCRATCH_BYTES)
+        self._in_flight: _InFlight | None = None
+
+    @classmethod
+    def load(
+        cls,
+        model_dir: Path,
+        settings: EngineSettings,
+        progress: Callable[[str, float], None],
+        *,
+        engine_seed: int | None = None,
+    ) -> "Runner":
+        """Load weights, choose kernels, plan memory, make the KV cache.
+
+        Args:
+            model_dir: of `model.store.resolve`.
+            settings: as the user gave them.
+            progress: called with (phase, share done).
+            engine_seed: noise of requests without a seed; None draws one.
+
+        Raises:
+            StartFailed: with one of its reasons.
+        """
+        seed = secrets.randbits(63) if engine_seed is None else engine_seed
+        return cls(load_model(model_dir, settings, progress), seed)
+
+    @torch.inference_mode()
+    def forward(self, plan: StepPlan) -> None:
+        """Follow the plan's changes and compute its tokens up to the logits."""
+        if self._in_flight is not None:
+            raise RuntimeError(f"step {self._in_flight.plan.step_id} was not sampled yet")
+        if plan.num_drafts.any():
+            raise RuntimeError(f"step {plan.step_id} has drafts, which are refused at load")
+        started = time.perf_counter()
+        batch = self._batch
+        batch.apply(plan)
+        sampled = batch.sampled_rows(plan)
+        last_tokens = np.cumsum(plan.num_tokens, dtype=np.int64)[sampled.rows] - 1
+        inputs = batch.inputs(plan, last_tokens)
+        launched = time.perf_counter()
+        asks = bool(rows_that_ask(plan, batch).size)
+        logits, hidden = self._decoder.forward(inputs, self._kv, keep_hidden=asks)
+        prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+        if hidden is not None:
+            prompt_logprobs = gather_prompt_logprobs(
+                plan, batch, hidden, self._decoder.logits, self._slice_rows
+            )
+        done = time.perf_counter()
+        result = StepResult(
+            step_id=plan.step_id,
+            tokens=np.full((len(plan.slots), 1), -1, dtype=np.int32),
+            prompt_logprobs=prompt_logprobs,
+            host_ms=(launched - started) * 1e3,
+            device_ms=(done - launched) * 1e3,
+        )
+        self._in_flight = _InFlight(plan=plan, sampled=sampled, logits=logits, result=result)
+
+    @torch.inference_mode()
+    def sample(self) -> StepResult:
+        """Choose the tokens of the last forward and remember them for the next plan."""
+        if self._in_flight is None:
+            raise RuntimeError("sample() needs a forward() before it")
+        started = time.perf_counter()
+        step, self._in_flight = self._in_flight, None
+        result, rows = step.result, step.sampled.rows
+        if rows.size:
+            sampled = self._sampler.sample(step.logits, step.sampled)
+            result.tokens[rows, 0] = sampled.tokens
+            for place, message in sampled.errors.items():
+                result.tokens[rows[place], 0] = -1
+                result.errors[int(rows[place])] = message
+            for place, entry in sampled.logprobs.items():
+                result.logprobs[int(rows[place])] = [entry]
+            self._batch.append_tokens(step.sampled, sampled.tokens)
+        result.host_ms += (time.perf_counter() - started) * 1e3
+        return result

@@ -1,0 +1,216 @@
+"""A runner without a model: it obeys step plans literally over a fake paged store.
+
+What it writes for a token is the token and its position; on every row it reads the whole context
+back through the block table, and the next token is a hash of what it read. A mixed-up block,
+position, token or order therefore changes the output, and `solo_tokens` says what it must be.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline_engine.core import stop
+from paceline_engine.core.limits import EngineLimits
+from paceline_engine.core.plan import AddedRequest, StepPlan, StepResult, TokenLogprobs
+from paceline_engine.core.request import FinishReason, Request
+
+_UNWRITTEN = -1
+_POSITION_STEP = 1 << 32
+
+
+class FakeRunnerFailed(RuntimeError):
+    """A step that a test told to fail."""
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """splitmix64 of each value."""
+    z = values + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def prefix_hashes(contents: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Hash of each prefix [0, i] of what stands in the store."""
+    return _mix(np.cumsum(_mix(contents.astype(np.uint64)), dtype=np.uint64))
+
+
+def _contents(token_ids: Sequence[int] | NDArray[np.int32], start: int = 0) -> NDArray[np.int64]:
+    tokens = np.asarray(token_ids, dtype=np.int64)
+    return tokens + np.arange(start, start + len(tokens), dtype=np.int64) * _POSITION_STEP
+
+
+def next_token(token_ids: Sequence[int], vocab_size: int) -> int:
+    """The token that the fake model says after a prefix."""
+    return int(prefix_hashes(_contents(token_ids))[-1] % np.uint64(vocab_size))
+
+
+def solo_tokens(request: Request, limits: EngineLimits) -> tuple[list[int], FinishReason]:
+    """Outputs of a request that runs alone and undisturbed, and how it ends."""
+    params = request.params
+    known = list(request.prompt_token_ids)
+    limit = stop.output_limit(params, len(known), limits.max_model_len)
+    outputs: list[int] = []
+    while len(outputs) < limit:
+        token = next_token(known, limits.vocab_size)
+        reason = stop.ending(params, limits.eos_token_ids, limit, len(outputs), token)
+        outputs.append(token)
+        known.append(token)
+        if reason is not None:
+            return outputs, reason
+    return outputs, FinishReason.LENGTH
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What a runner keeps of one request."""
+
+    added: AddedRequest
+    tokens: list[int]
+    blocks: list[int] = field(default_factory=list)
+
+
+class Failure(Enum):
+    """Where a step fails."""
+
+    EARLY = auto()
+    """In `forward`, before its changes were taken over."""
+    IN_FORWARD = auto()
+    """In `forward`, after that."""
+    IN_SAMPLE = auto()
+    """In `sample`: later steps may have been launched meanwhile, on top of it."""
+
+
+class FakeRunner:
+    """Same two calls as the real runner. Results wait until `sample` asks, so a test may be late.
+
+    Attributes:
+        num_steps, num_tokens: what was computed so far.
+        bad_requests: ids whose next sampling row reports an error.
+    """
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self.limits = limits
+        self.num_steps = 0
+        self.num_tokens = 0
+        self.bad_requests: set[int] = set()
+        self._store = np.full((limits.num_blocks, limits.block_size), _UNWRITTEN, dtype=np.int64)
+        self._slots: dict[int, _Slot] = {}
+        self._results: deque[StepResult | FakeRunnerFailed] = deque()
+        self._failure: Failure | None = None
+        self._broken: set[int] = set()  # slots whose state is unknown since a failure
+
+    def fail_next(self, failure: Failure) -> None:
+        """The next step fails."""
+        self._failure = failure
+
+    def forward(self, plan: StepPlan) -> None:
+        """Compute one step.
+
+        Raises:
+            FakeRunnerFailed: as told by `fail_next`.
+        """
+        failure, self._failure = self._failure, None
+        if failure is not Failure.EARLY:
+            self._take_changes(plan)
+        if failure is not None:
+            self._broken.update(self._slots)
+            error = FakeRunnerFailed(f"step {plan.step_id} failed {failure.name}")
+            if failure is not Failure.IN_SAMPLE:
+                raise error
+            self._results.append(error)
+            return
+        assert plan.total_tokens <= self.limits.max_step_tokens, "more tokens than buffers"
+        assert len(set(plan.slots.tolist())) == len(plan.slots), "a slot has two rows"
+        assert not plan.num_drafts.any(), "this runner has no drafts"
+        rows = list(
+            zip(plan.slots.tolist(), plan.starts.tolist(), plan.num_tokens.tolist(), strict=True)
+        )
+        for row, (slot, start, count) in enumerate(rows):
+            self._write(plan, row, slot, start, count)
+        tokens = np.full((len(rows), 1), -1, dtype=np.int32)
+        result = StepResult(step_id=plan.step_id, tokens=tokens)
+        for row, (slot, start, count) in enumerate(rows):
+            if slot not in self._broken:
+                self._read(plan, row, self._slots[slot], start + count, result)
+        self.num_steps += 1
+        self.num_tokens += plan.total_tokens
+        self._results.append(result)
+
+    def sample(self, masks: None = None) -> StepResult:
+        """The result of the oldest step that was not answered.
+
+        Raises:
+            FakeRunnerFailed: that step failed.
+        """
+        assert masks is None, "this runner takes no masks"
+        result = self._results.popleft()
+        if isinstance(result, FakeRunnerFailed):
+            raise result
+        return result
+
+    def _take_changes(self, plan: StepPlan) -> None:
+        for slot in plan.removed_slots.tolist():
+            self._slots.pop(slot, None)
+            self._broken.discard(slot)
+        for added in plan.added:
+            assert added.slot not in self._slots, f"slot {added.slot} is taken"
+            self._slots[added.slot] = _Slot(added, added.token_ids.tolist())
+        for slot, block in zip(plan.block_slots.tolist(), plan.block_ids.tolist(), strict=True):
+            assert 0 < block < self.limits.num_blocks, f"block {block} does not exist"
+            self._slots[slot].blocks.append(block)
+
+    def _write(self, plan: StepPlan, row: int, slot: int, start: int, count: int) -> None:
+        state, size = self._slots[slot], self.limits.block_size
+        if slot in self._broken:  # on top of a failed step: writes whatever, where it was told to
+            at = np.arange(start, start + count)
+            self._store[np.array(state.blocks)[at // size], at % size] = _UNWRITTEN
+            return
+        assert plan.epochs[row] == state.added.epoch, f"slot {slot} has another epoch"
+        assert plan.request_ids[row] == state.added.request_id, f"slot {slot} has another request"
+        end = start + count
+        assert count >= 1, "an empty row"
+        assert end <= len(state.tokens), f"slot {slot} computes tokens that nobody knows"
+        assert end <= len(state.blocks) * size, f"slot {slot} computes beyond its blocks"
+        if state.added.params.max_tokens:
+            assert plan.samples[row] == (end == len(state.tokens)), "a row samples wrongly"
+        positions = np.arange(start, end)
+        table = np.array(state.blocks)
+        self._store[table[positions // size], positions % size] = _contents(
+            state.tokens[start:end], start
+        )
+
+    def _read(
+        self, plan: StepPlan, row: int, state: _Slot, context: int, result: StepResult
+    ) -> None:
+        contents = self._store[state.blocks].reshape(-1)[:context]
+        hashes = prefix_hashes(contents)
+        params, added = state.added.params, state.added
+        if plan.samples[row]:
+            if added.request_id in self.bad_requests:
+                result.errors[row] = "the logits are not finite"
+            token = int(hashes[-1] % np.uint64(self.limits.vocab_size))
+            state.tokens.append(token)
+            result.tokens[row, 0] = token
+            if params.logprobs is not None:
+                result.logprobs[row] = [_logprob(token, hashes[-1])]
+        if params.prompt_logprobs is not None:
+            first, last = int(plan.starts[row]) + 1, min(context, added.num_prompt_tokens - 1)
+            result.prompt_logprobs[row] = [
+                _logprob(state.tokens[p], hashes[p - 1]) for p in range(first, last + 1)
+            ]
+
+
+def _logprob(token: int, prefix: np.uint64) -> TokenLogprobs:
+    return TokenLogprobs(token_id=token, logprob=-float(prefix % np.uint64(1000)) / 100, rank=1)
+
+
+def solo_prompt_logprobs(request: Request) -> list[TokenLogprobs]:
+    """What the fake model says of prompt positions 1.. when nothing disturbs it."""
+    tokens = request.prompt_token_ids
+    hashes = prefix_hashes(_contents(tokens))
+    return [_logprob(tokens[p], hashes[p - 1]) for p in range(1, len(tokens))]

@@ -1,0 +1,99 @@
+"""The real scheduler over the real runner, stepped by hand: whole runs without a server."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline_crds.settings import DType, EngineSettings
+from paceline_engine.core.plan import TokenLogprobs
+from paceline_engine.core.request import Finished, Request, SamplingParams
+from paceline_engine.core.scheduler import Scheduler
+from paceline_engine.core.stats import Recorder
+from paceline_engine.run.runner import Runner
+
+
+class Session:
+    """Requests in, tokens out. Time is a step counter.
+
+    Attributes:
+        outputs: request id -> tokens so far.
+        logprobs, prompt_logprobs: request id -> entries so far.
+        finished: request id -> its end.
+        cached: request id -> prompt tokens taken from the prefix cache.
+        num_steps: steps run.
+        num_returns: times that a request took a slot again, after preemption.
+    """
+
+    def __init__(self, runner: Runner, **settings: Any) -> None:
+        live = runner.settings.model_copy(update=settings)
+        self.runner = runner
+        self.scheduler = Scheduler(live, runner.limits, Recorder(live, runner.limits))
+        self.outputs: dict[int, list[int]] = {}
+        self.logprobs: dict[int, list[TokenLogprobs]] = {}
+        self.prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+        self.finished: dict[int, Finished] = {}
+        self.cached: dict[int, int] = {}
+        self.num_steps = 0
+        self.num_returns = 0
+        self._seen: set[int] = set()
+
+    def submit(self, prompt: Sequence[int], request_id: int | None = None, **params: Any) -> int:
+        """Submit a request that must be taken; greedy unless `params` say otherwise."""
+        number = len(self.outputs) if request_id is None else request_id
+        params.setdefault("temperature", 0.0)
+        request = Request(
+            request_id=number,
+            external_id=f"request-{number}",
+            prompt_token_ids=tuple(prompt),
+            params=SamplingParams(**params),
+            arrival_s=float(self.num_steps),
+        )
+        refusal = self.scheduler.submit(request, float(self.num_steps))
+        if refusal is not None:
+            raise ValueError(refusal.message)
+        self.outputs[number] = []
+        return number
+
+    def step(self) -> bool:
+        """Plan, run and apply one step; False if there was nothing to compute."""
+        plan = self.scheduler.plan(float(self.num_steps))
+        if plan is None:
+            return False
+        added = [request.request_id for request in plan.added]
+        self.num_returns += len(self._seen.intersection(added))
+        self._seen.update(added)
+        self.runner.forward(plan)
+        outputs = self.scheduler.apply(self.runner.sample(), float(self.num_steps))
+        self.num_steps += 1
+        for request_id, tokens in zip(
+            outputs.request_ids.tolist(), outputs.tokens.tolist(), strict=True
+        ):
+            self.outputs[request_id] += [token for token in tokens if token >= 0]
+        for mine, new in (
+            (self.logprobs, outputs.logprobs),
+            (self.prompt_logprobs, outputs.prompt_logprobs),
+        ):
+            for request_id, entries in new.items():
+                mine.setdefault(request_id, []).extend(entries)
+        self.finished |= {end.request_id: end for end in outputs.finished}
+        self.cached |= outputs.num_cached_tokens
+        return True
+
+    def run(self) -> dict[int, list[int]]:
+        """Step until every request has ended."""
+        while self.step():
+            pass
+        if self.scheduler.has_work:
+            raise RuntimeError("requests remain, but the scheduler plans nothing")
+        self.scheduler.check()
+        return self.outputs
+
+
+def load_runner(folder: Path, **settings: Any) -> Runner:
+    """A runner of a small model in float32, with noise that is the same in every run."""
+    settings = {"dtype": DType.FLOAT32, "num_kv_blocks": 128, **settings}
+    return Runner.load(folder, EngineSettings(**settings), _quiet, engine_seed=1)
+
+
+def _quiet(_phase: str, _share: float) -> None:
+    """Progress that nobody watches."""

@@ -1,0 +1,234 @@
+"""A scheduler driven by hand over the fake runner: for tests that decide what happens when."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline_crds.settings import EngineSettings
+from paceline_engine.core.limits import EngineLimits
+from paceline_engine.core.plan import StepOutputs, StepPlan, TokenLogprobs
+from paceline_engine.core.request import Finished, Refusal, Request, SamplingParams
+from paceline_engine.core.scheduler import Scheduler
+from paceline_engine.core.stats import Recorder
+from paceline_engine.testing.fake_runner import FakeRunner, FakeRunnerFailed, solo_tokens
+
+
+def tiny_limits(
+    *,
+    num_blocks: int = 64,
+    block_size: int = 8,
+    max_model_len: int | None = None,
+    max_slots: int = 16,
+    max_step_tokens: int = 256,
+    vocab_size: int = 97,
+    eos_token_ids: tuple[int, ...] = (),
+) -> EngineLimits:
+    """Limits of an engine that is small enough to get into trouble."""
+    longest = (num_blocks - 1) * block_size
+    return EngineLimits(
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_model_len=min(max_model_len or longest, longest),
+        max_slots=max_slots,
+        max_step_tokens=max_step_tokens,
+        vocab_size=vocab_size,
+        eos_token_ids=eos_token_ids,
+        cache_root=b"fake model",
+    )
+
+
+class Trial:
+    """One scheduler, one fake runner, a clock that a test moves.
+
+    `check` runs after each operation, unless `is_checked` is False: checking brings the scheduler's
+    arrays up to date, which an engine does not do between steps.
+
+    Attributes:
+        now: seconds; each step takes `step_s`.
+        outputs: request id -> tokens so far.
+        finished: request id -> its end.
+        plans: every plan made, oldest first.
+    """
+
+    def __init__(
+        self,
+        limits: EngineLimits | None = None,
+        *,
+        max_plans: int = 1,
+        step_s: float = 0.01,
+        is_checked: bool = True,
+        **settings: Any,
+    ) -> None:
+        self.limits = limits or tiny_limits()
+        settings.setdefault("block_size", self.limits.block_size)
+        settings.setdefault("max_num_seqs", self.limits.max_slots)
+        settings.setdefault("max_num_batched_tokens", self.limits.max_step_tokens)
+        self.settings = EngineSettings(**settings)
+        self.recorder = Recorder(self.settings, self.limits)
+        self.scheduler = Scheduler(self.settings, self.limits, self.recorder, max_plans=max_plans)
+        self.runner = FakeRunner(self.limits)
+        self.max_plans = max_plans
+        self.is_checked = is_checked
+        self.step_s = step_s
+        self.now = 0.0
+        self.requests: dict[int, Request] = {}
+        self.outputs: dict[int, list[int]] = {}
+        self.prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+        self.cached: dict[int, int] = {}
+        self.finished: dict[int, Finished] = {}
+        self.plans: list[StepPlan] = []
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def submit(self, prompt: Sequence[int], **fields: Any) -> int:
+        """Submit a request that must be taken; sampling fields go to its params. Returns its id."""
+        request = self.request(prompt, **fields)
+        refusal = self.offer(request)
+        assert refusal is None, refusal
+        return request.request_id
+
+    def request(self, prompt: Sequence[int], **fields: Any) -> Request:
+        """A request with the next id; `max_tokens` and the like go to its params."""
+        own = {"priority", "tenant", "cache_salt", "deadline_s", "arrival_s"}
+        params = {name: value for name, value in fields.items() if name not in own}
+        rest = {name: value for name, value in fields.items() if name in own}
+        rest.setdefault("arrival_s", self.now)
+        number = len(self.requests)
+        return Request(
+            request_id=number,
+            external_id=f"request-{number}",
+            prompt_token_ids=tuple(prompt),
+            params=SamplingParams(**params),
+            **rest,
+        )
+
+    def offer(self, request: Request) -> Refusal | None:
+        """Submit a request that may be refused."""
+        refusal = self.scheduler.submit(request, self.now)
+        self._check()
+        self.requests[request.request_id] = request
+        if refusal is None:
+            self.outputs[request.request_id] = []
+        return refusal
+
+    def abort(self, request_id: int) -> Finished | None:
+        """Abort a request, known or not."""
+        return self._ended(self.scheduler.abort(request_id, self.now))
+
+    def stop(self, request_id: int, num_output_tokens: int) -> Finished | None:
+        """Finish a request as if a stop string had been found."""
+        return self._ended(self.scheduler.finish(request_id, num_output_tokens, self.now))
+
+    def expire(self) -> list[Finished]:
+        """End what did not start in time."""
+        late = self.scheduler.expire(self.now)
+        for finished in late:
+            self._ended(finished)
+        return late
+
+    def change(self, **settings: Any) -> None:
+        """Put other live settings in force."""
+        self.settings = EngineSettings(**{**self.settings.model_dump(), **settings})
+        self.scheduler.apply_settings(self.settings, self.now)
+        self._check()
+
+    def expect_short_outputs(self) -> None:
+        """Let admission believe that outputs are short, so that it admits too much."""
+        for _ in range(500):
+            self.scheduler.learn_output_length(0, 1000)
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def plan(self) -> StepPlan | None:
+        """Plan a step and launch it; one that fails at once is reported after those before it."""
+        plan = self.scheduler.plan(self.now)
+        self._check()
+        if plan is not None:
+            self.plans.append(plan)
+            try:
+                self.runner.forward(plan)
+            except FakeRunnerFailed as error:
+                while self.scheduler.num_in_flight > 1:
+                    self.apply()
+                self._fail(plan.step_id, error)
+        return plan
+
+    def apply(self) -> StepOutputs | None:
+        """Put the oldest result in force; None if its step failed."""
+        self.now += self.step_s
+        step_id = self.plans[-self.scheduler.num_in_flight].step_id
+        try:
+            result = self.runner.sample()
+        except FakeRunnerFailed as error:
+            self._fail(step_id, error)
+            return None
+        outputs = self.scheduler.apply(result, self.now)
+        self._check()
+        for request_id, row in zip(outputs.request_ids.tolist(), outputs.tokens, strict=True):
+            self.outputs[request_id] += [token for token in row.tolist() if token >= 0]
+        for request_id, entries in outputs.prompt_logprobs.items():
+            self.prompt_logprobs.setdefault(request_id, []).extend(entries)
+        self.cached.update(outputs.num_cached_tokens)
+        for finished in outputs.finished:
+            self._ended(finished)
+        return outputs
+
+    def _fail(self, step_id: int, error: FakeRunnerFailed) -> None:
+        self.scheduler.fail_step(step_id, str(error), self.now)
+        self._check()
+
+    def step(self) -> StepPlan | None:
+        """Plan as far as allowed, then apply one result; returns the last plan made."""
+        plan = self.plan()
+        while plan is not None and self.scheduler.num_in_flight < self.max_plans:
+            following = self.plan()
+            if following is None:
+                break
+            plan = following
+        if self.scheduler.num_in_flight:
+            self.apply()
+        return plan
+
+    def run(self, max_steps: int = 10_000) -> int:
+        """Step until nothing is left to do; returns the number of steps."""
+        for count in range(max_steps):
+            if not self.scheduler.has_work:
+                return count
+            is_moving = self.scheduler.num_in_flight > 0  # the step is going to apply a result
+            is_moving |= self.step() is not None
+            assert is_moving, "work, but no progress"
+        raise AssertionError(f"still busy after {max_steps} steps")
+
+    # -- judgement ---------------------------------------------------------------------------
+
+    def assert_solo(self, request_id: int) -> None:
+        """The request ended with the tokens it would have had alone.
+
+        Raises:
+            AssertionError: it did not.
+        """
+        tokens, reason = solo_tokens(self.requests[request_id], self.limits)
+        assert self.outputs[request_id] == tokens, f"request {request_id} has other tokens"
+        finished = self.finished[request_id]
+        assert (finished.reason, finished.num_output_tokens) == (reason, len(tokens))
+
+    def assert_all_solo(self) -> None:
+        """Every request that was taken did, and nothing is left in the engine.
+
+        Raises:
+            AssertionError: one did not.
+        """
+        for request_id in self.outputs:
+            self.assert_solo(request_id)
+        active, _, _, held = self.scheduler.usage()
+        assert active == held == 0, "blocks are still in use"
+
+    def _check(self) -> None:
+        if self.is_checked:
+            self.scheduler.check()
+
+    def _ended(self, finished: Finished | None) -> Finished | None:
+        self._check()
+        if finished is not None:
+            assert finished.request_id not in self.finished, "a request ended twice"
+            self.finished[finished.request_id] = finished
+        return finished

@@ -1,0 +1,167 @@
+"""`paceline bench`: the scheduler alone, and any OpenAI-compatible server under load."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import EXIT_OK, CommandError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_WORKLOADS = "mixed"
+
+
+def add_command(commands: Any) -> None:
+    """Add the parser of `bench` and of what it measures."""
+    parser = commands.add_parser("bench", help="measure the scheduler or a server")
+    kinds = parser.add_subparsers(
+        title="what to measure", metavar="WHAT", required=True, parser_class=type(parser)
+    )
+    _add_scheduler(kinds)
+    _add_serve(kinds)
+    shown = kinds.add_parser("workloads", help="list the workloads and what batching can gain")
+    shown.add_argument("--seed", type=int, default=1234, help="of the workloads (default 1234)")
+    shown.set_defaults(handler=list_workloads)
+
+
+def _add_scheduler(kinds: Any) -> None:
+    parser = kinds.add_parser("scheduler", help="microseconds a step takes, without a model")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
+    parser.add_argument(
+        "--running", type=_positive, nargs="+", metavar="N", help="numbers of running requests"
+    )
+    parser.set_defaults(handler=bench_scheduler)
+
+
+def _add_serve(kinds: Any) -> None:
+    parser = kinds.add_parser(
+        "serve",
+        help="load on an OpenAI-compatible server",
+        description="Drive an OpenAI-compatible server with workloads made here. Latencies are in "
+        "milliseconds and count from the moment a request was due.",
+    )
+    add = parser.add_argument
+    add("--base-url", default=DEFAULT_URL, metavar="URL", help=f"default {DEFAULT_URL}")
+    add("--model", default="", metavar="NAME", help="default: the first of /v1/models")
+    add(
+        "--workload",
+        default=DEFAULT_WORKLOADS,
+        metavar="NAME[,NAME]",
+        help="`paceline bench workloads` lists them (default mixed)",
+    )
+    add("--mode", choices=("batch", "poisson", "schedule", "closed"), default="batch")
+    add("--rate", type=float, default=1.0, metavar="R", help="requests a second, mode poisson")
+    add("--concurrency", type=_positive, default=16, metavar="N", help="in flight, mode closed")
+    add("--tokenizer", type=Path, metavar="PATH", help="prompts of words of this tokenizer.json")
+    add("--as-text", action="store_true", help="send prompts as text (needs --tokenizer)")
+    add("--api", choices=("completions", "chat"), default="completions")
+    add("--api-key-file", type=Path, metavar="FILE", help="file with the key to send")
+    add("--seed", type=int, default=1234, help="of the workloads (default 1234)")
+    add("--steady-tokens", type=_positive, default=0, metavar="N", help="of interference's streams")
+    add("--limit", type=_positive, default=0, metavar="N", help="only the first N requests")
+    add("--repeats", type=_positive, default=1, metavar="N", help="rounds over the workloads")
+    add(
+        "--openai-only",
+        action="store_true",
+        help="leave out ignore_eos and min_tokens, so lengths are the model's",
+    )
+    add("--extra", default="{}", metavar="JSON", help="further fields of each request")
+    add("--json", action="store_true", help="a line of JSON for each row")
+    parser.set_defaults(handler=bench_serve)
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number >= 1 is needed, got {text!r}")
+    return int(text)
+
+
+def bench_scheduler(args: argparse.Namespace) -> int:
+    """Measure the scheduler alone."""
+    from paceline_engine.bench import scheduler
+
+    arguments = ["--json"] if args.json else []
+    if args.running:
+        arguments += ["--running", *map(str, args.running)]
+    return scheduler.main(arguments)
+
+
+def bench_serve(args: argparse.Namespace) -> int:
+    """Measure a server."""
+    from paceline_engine.bench import serve
+    from paceline_engine.bench.client import Api, Load, Mode, Target
+    from paceline_engine.bench.workloads import NAMES, Vocabulary
+
+    names = args.workload.split(",")
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        raise CommandError(f"--workload must be among {', '.join(NAMES)}, got {unknown[0]!r}")
+    key = _key_of(args.api_key_file)
+    try:
+        vocabulary = (
+            Vocabulary.from_tokenizer(args.tokenizer) if args.tokenizer else Vocabulary.random_ids()
+        )
+        model = args.model or serve.first_model(args.base_url, key)
+        plan = serve.BenchPlan(
+            target=Target(
+                base_url=args.base_url,
+                model=model,
+                api=Api(args.api),
+                api_key=key,
+                prompts_as_text=args.as_text,
+                exact_lengths=not args.openai_only,
+                extra=_object(args.extra),
+            ),
+            load=Load(mode=Mode(args.mode), rate=args.rate, concurrency=args.concurrency),
+            names=names,
+            vocabulary=vocabulary,
+            seed=args.seed,
+            steady_tokens=args.steady_tokens,
+            limit=args.limit,
+            repeats=args.repeats,
+        )
+        return serve.run(plan, _write_line, as_json=args.json)
+    except (serve.BenchFailed, ValueError) as error:
+        raise CommandError(str(error)) from error
+
+
+def list_workloads(args: argparse.Namespace) -> int:
+    """Sizes of the workloads, and how many steps static batching takes for each continuous one."""
+    from paceline_engine.bench import workloads
+
+    print(f"{'workload':14} {'requests':>8} {'prompt':>8} {'output':>8}  static/continuous steps")
+    for name in workloads.NAMES:
+        made = workloads.make(name, workloads.Vocabulary.random_ids(), seed=args.seed)
+        lengths = [item.max_tokens for item in made.items]
+        ratios = [f"{workloads.ceiling(lengths, slots):.1f} at {slots}" for slots in (16, 32)]
+        print(
+            f"{name:14} {len(lengths):8} {made.num_prompt_tokens:8} {made.num_output_tokens:8}  "
+            + ", ".join(ratios)
+        )
+    return EXIT_OK
+
+
+def _key_of(file: Path | None) -> str:
+    if file is None:
+        return ""
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise CommandError(f"--api-key-file: {file} must hold a key, got an empty file")
+    return keys[0]
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise CommandError(f"--extra must be a JSON object, got {text!r}: {error}") from error
+    if not isinstance(value, dict):
+        raise CommandError(f"--extra must be a JSON object, got {text!r}")
+    return value
+
+
+def _write_line(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,84 @@
+"""The command `paceline`: its parser, and what ends it.
+
+Commands import what they need when they run, so that `paceline version` needs no torch and a
+mistyped flag is answered at once.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import TextIO
+
+from paceline import bench, fetch, run, serve
+from paceline.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_START_FAILED,
+    EXIT_USAGE,
+    CommandError,
+)
+from paceline.parser import Parser
+
+Handler = Callable[[argparse.Namespace], int]
+
+
+def build_parser() -> Parser:
+    """The whole command line."""
+    parser = Parser(
+        prog="paceline", description="LLM serving whose scheduler can be turned while it serves."
+    )
+    parser.add_argument("--version", action="version", version=version())
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=Parser
+    )
+    for module in (run, serve, fetch, bench):
+        module.add_command(commands)
+    told = commands.add_parser("version", help="print the release")
+    told.set_defaults(handler=_print_version)
+    return parser
+
+
+def version() -> str:
+    """The installed release; a source tree without an installation says so."""
+    try:
+        return metadata.version("paceline")
+    except metadata.PackageNotFoundError:
+        return "0+source"
+
+
+def _print_version(_: argparse.Namespace) -> int:
+    print(version())
+    return EXIT_OK
+
+
+def main(argv: Sequence[str] | None = None, stderr: TextIO | None = None) -> int:
+    """Run one command; returns the exit code."""
+    stderr = stderr or sys.stderr
+    try:
+        args = build_parser().parse_args(argv)
+        handler: Handler = args.handler
+        return handler(args)
+    except CommandError as error:
+        return _fail(stderr, str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return EXIT_OK
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in {"paceline", "paceline_engine"}:
+            raise
+        return _fail(
+            stderr,
+            f"this command needs the package {error.name}, which is not installed; install "
+            "`paceline[engine]`",
+            EXIT_START_FAILED,
+        )
+    except OSError as error:
+        return _fail(stderr, f"{error.filename or 'the system'}: {error.strerror}", EXIT_USAGE)
+
+
+def _fail(stderr: TextIO, message: str, exit_code: int) -> int:
+    for number, line in enumerate(message.splitlines()):
+        print(f"{'paceline: ' if number == 0 else '  '}{line}", file=stderr)
+    return exit_code

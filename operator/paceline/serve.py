@@ -1,0 +1,173 @@
+"""`paceline serve MODEL`: one engine behind an OpenAI-compatible endpoint."""
+
+import argparse
+import ctypes
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import EXIT_START_FAILED, CommandError
+from paceline_crds import flags
+from paceline_crds.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from paceline_engine.serve.config import ServeConfig
+
+MAX_PORT = 65_535
+_PR_SET_PDEATHSIG = 1
+
+
+def add_command(commands: Any) -> None:
+    """Add the parser of `serve`."""
+    parser = commands.add_parser(
+        "serve",
+        help="serve one model",
+        description="Serve one model over HTTP. MODEL is demo, hf://org/name, a folder with "
+        "safetensors, or a .gguf file.",
+    )
+    add_arguments(parser)
+    parser.set_defaults(handler=serve)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, the server's own flags, and a flag for each setting."""
+    parser.add_argument("model", metavar="MODEL", help="demo, hf://org/name, a folder or a .gguf")
+    own = parser.add_argument_group("server")
+
+    def add(flag: str, **options: Any) -> None:
+        own.add_argument(flag, default=argparse.SUPPRESS, **options)
+
+    add("--host", metavar="ADDRESS", help="address of the endpoint (default 127.0.0.1)")
+    add("--port", type=port, metavar="PORT", help="its port, 0 for a free one (default 8000)")
+    add("--served-model-name", dest="served_name", metavar="NAME", help="name that requests use")
+    add("--revision", metavar="REVISION", help="branch, tag or commit of an hf:// model")
+    add("--cache-dir", type=Path, metavar="FOLDER", help="where fetched models are kept")
+    add(
+        "--api-key-file", type=Path, metavar="FILE", help="accepted keys: a key or name:sha256 each"
+    )
+    add("--metrics-require-key", action="store_true", help="ask for a key at /metrics too")
+    add("--strict", action="store_true", help="an unknown field of a request is an error")
+    add(
+        "--trust-request-chat-template",
+        action="store_true",
+        help="let requests bring their own chat template",
+    )
+    add("--admin-host", metavar="ADDRESS", help="address of the admin port (default 127.0.0.1)")
+    add("--admin-port", type=port, metavar="PORT", help="the admin port (default 8001)")
+    add("--admin-token-file", type=Path, metavar="FILE", help="file with the admin token")
+    add(
+        "--admin-token-sha256-file",
+        type=Path,
+        metavar="FILE",
+        help="file with one or two SHA-256 digests of accepted admin tokens",
+    )
+    add("--settings-revision", type=_count, metavar="N", help="revision of the settings given here")
+    add("--propagation-s", type=_seconds, metavar="S", help="first phase of a drain begun by POST")
+    add(
+        "--sigterm-propagation-s",
+        type=_seconds,
+        metavar="S",
+        help="first phase of a drain begun by SIGTERM (default 0: preStop was that time)",
+    )
+    add(
+        "--shutdown-timeout-s",
+        type=_seconds,
+        metavar="S",
+        help="time that running requests get to finish (default 30)",
+    )
+    add("--min-hang-s", type=_seconds, metavar="S", help="least time before a step is called hung")
+    add(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        help="least severity that is logged (default info)",
+    )
+    own.add_argument("--exit-with-parent", type=int, default=0, help=argparse.SUPPRESS)
+    flags.add_setting_flags(parser)
+
+
+def port(text: str) -> int:
+    """A port number, for argparse."""
+    if not text.isascii() or not text.isdigit() or int(text) > MAX_PORT:
+        raise argparse.ArgumentTypeError(f"a port must be 0 to {MAX_PORT}, got {text!r}")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"a whole number >= 0 is needed, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"seconds must be 0 to 86400, got {text!r}")
+    return value
+
+
+def config_of(args: argparse.Namespace) -> "ServeConfig":
+    """What the server is started with.
+
+    Raises:
+        CommandError: flags that exclude each other.
+    """
+    from paceline_engine.serve.config import ServeConfig
+
+    try:
+        settings = flags.settings_from_args(args)
+    except InvalidSettings as error:
+        raise CommandError(str(error)) from error
+    model: str = args.model
+    own = {
+        name: getattr(args, name)
+        for name in ServeConfig.__dataclass_fields__
+        if name not in {"model", "settings"} and hasattr(args, name)
+    }
+    if own.get("revision"):
+        if not model.startswith("hf://") or "@" in model:
+            raise CommandError(
+                "--revision is for hf:// models without an @revision of their own, got "
+                f"{model!r}; remove it"
+            )
+        model = f"{model}@{own['revision']}"
+    own["served_name"] = own.get("served_name") or default_name(args.model)
+    return ServeConfig(model=model, settings=settings, **own)
+
+
+def default_name(uri: str) -> str:
+    """Name of a model that was given none: the uri without its scheme and revision."""
+    scheme, mark, rest = uri.partition("://")
+    if not mark:
+        return uri
+    return rest.partition("@")[0] if scheme == "hf" else rest
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serve until a signal; returns the server's exit code."""
+    config = config_of(args)
+    if args.exit_with_parent:
+        end_with_parent(args.exit_with_parent)
+    from paceline_engine.core.errors import StartFailed
+    from paceline_engine.serve import lifecycle
+
+    try:
+        return lifecycle.serve(config)
+    except StartFailed as error:
+        code = lifecycle.EXIT_USAGE if error.reason == "InvalidSettings" else EXIT_START_FAILED
+        raise CommandError(f"cannot start: {error}", code) from error
+
+
+def end_with_parent(parent_pid: int) -> None:
+    """Ask the kernel for SIGTERM when the parent ends, so that no replica outlives its owner.
+
+    Raises:
+        CommandError: the parent has gone already.
+    """
+    if hasattr(os, "pidfd_open"):  # Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent_pid:
+        raise CommandError(f"the owner of this replica (process {parent_pid}) has ended")

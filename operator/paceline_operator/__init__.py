@@ -1,0 +1,1 @@
+"""The operator: keeps what an LLMDeployment asks for true, and says so in its status."""

@@ -1,0 +1,1 @@
+"""What the operator reads: objects of the API as typed, checked values. Pure."""

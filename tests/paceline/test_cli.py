@@ -1,0 +1,154 @@
+"""Errors of the command line: a clear message, an exit code, no traceback."""
+
+import io
+import socket
+from pathlib import Path
+
+import pytest
+
+from paceline import cli
+
+MINIMAL = """\
+apiVersion: paceline.dev/v1alpha1
+kind: LLMDeployment
+metadata: {name: demo}
+spec:
+  model: {uri: demo}
+"""
+
+
+def fails(*argv: str) -> tuple[int, str]:
+    stderr = io.StringIO()
+    code = cli.main(argv, stderr)
+    return code, stderr.getvalue()
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["version"]) == 0
+    assert capsys.readouterr().out.strip() == cli.version()
+
+
+def test_an_unknown_command_names_the_known_ones() -> None:
+    code, text = fails("srv")
+    assert code == 2
+    assert "invalid choice: 'srv'" in text
+    assert "serve" in text
+
+
+def test_only_commands_of_this_release_are_listed() -> None:
+    listed = cli.build_parser().format_help()
+    assert all(name in listed for name in ("run", "serve", "fetch", "bench", "version"))
+    assert not any(f" {name} " in listed for name in ("sim", "tune", "render"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "parts"),
+    [
+        (["serve"], ["required: MODEL"]),
+        (["serve", "demo", "--max-num-seqs", "0"], ["maxNumSeqs", "from 1 to 65536", "got '0'"]),
+        (["serve", "demo", "--max-num-seq", "4"], ["unrecognized arguments: --max-num-seq"]),
+        (["serve", "demo", "--port", "99999"], ["a port must be 0 to 65535", "got '99999'"]),
+        (
+            ["serve", "demo", "--max-num-seqs", "9", "--boot-max-num-seqs", "4"],
+            ["maxNumSeqs must be <= bootMaxNumSeqs (4), got 9"],
+        ),
+        (["serve", "demo", "--revision", "main"], ["--revision is for hf:// models"]),
+        (["run"], ["-f/--file"]),
+        (["bench", "serve", "--workload", "big"], ["--workload must be among mixed", "got 'big'"]),
+        (["bench", "serve", "--extra", "[1]", "--model", "m"], ["--extra must be a JSON object"]),
+        (
+            ["bench", "serve", "--model", "m", "--mode", "poisson", "--rate", "0"],
+            ["--rate must be > 0"],
+        ),
+        (["bench", "serve", "--model", "m", "--as-text"], ["need a tokenizer"]),
+        (["bench", "serve", "--api-key-file", "no/such/file"], ["no/such/file", "No such file"]),
+    ],
+)
+def test_a_wrong_flag_says_what_was_expected_and_got(argv: list[str], parts: list[str]) -> None:
+    code, text = fails(*argv)
+    assert code == 2
+    for part in parts:
+        assert part in text
+    assert "Traceback" not in text
+
+
+def test_a_missing_manifest_is_named() -> None:
+    code, text = fails("run", "-f", "no/such/manifest.yaml")
+    assert code == 2
+    assert "no/such/manifest.yaml cannot be read: No such file" in text
+
+
+def test_every_problem_of_a_manifest_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(
+        MINIMAL.replace("{uri: demo}", "{uri: demo, usi: x}") + "  scheduling: {maxNumSeqs: 0}\n"
+    )
+    code, text = fails("run", "-f", str(file))
+    assert code == 2
+    assert "is no valid LLMDeployment" in text
+    assert "usi" in text
+    assert "maxNumSeqs" in text
+    assert "got 0" in text
+
+
+@pytest.mark.parametrize("text", ["{", "- a\n- b\n", "kind: Pod\n", "", "a: 1\n---\nb: 2\n"])
+def test_a_file_that_is_no_manifest_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    code, told = fails("run", "-f", str(file))
+    assert code == 2
+    assert "is no valid LLMDeployment" in told
+
+
+def test_a_binary_file_is_no_manifest(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF\xff\xfe\x00")
+    code, text = fails("run", "-f", str(file))
+    assert code == 2
+    assert "no UTF-8 text" in text
+
+
+def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path) -> None:
+    file = tmp_path / "demo.yaml"
+    file.write_text(MINIMAL)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, text = fails("run", "-f", str(file), "--port", str(port))
+    assert code == 2
+    assert f"port {port} of 127.0.0.1 must be free" in text
+    assert "--port" in text
+
+
+def test_an_unreadable_key_file_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "demo.yaml"
+    file.write_text(MINIMAL)
+    code, text = fails("run", "-f", str(file), "--api-key-file", "no/such/keys")
+    assert code == 2
+    assert "no/such/keys cannot be read" in text
+
+
+def test_a_model_that_cannot_be_fetched_gives_its_reason() -> None:
+    code, text = fails("fetch", "no/such/model")
+    assert code == 3
+    assert "DownloadFailed" in text
+    assert "no/such/model" in text
+
+
+def test_fetch_prints_the_folder_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
+    assert cli.main(["fetch", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}\n"
+
+
+def test_bench_serve_without_a_server_says_where_it_looked() -> None:
+    code, text = fails("bench", "serve", "--base-url", "http://127.0.0.1:1")
+    assert code == 2
+    assert "http://127.0.0.1:1/v1/models must list a model" in text
+
+
+def test_workloads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "workloads"]) == 0
+    assert "shared_prefix" in capsys.readouterr().out

@@ -1,0 +1,51 @@
+"""Every setting is declared once, with everything that the borders need."""
+
+import re
+from enum import StrEnum
+
+import pytest
+from pydantic import ValidationError
+
+from paceline_crds.group import bare
+from paceline_crds.knob import ChangeClass
+from paceline_crds.settings import EngineSettings, border_name, knobs
+
+
+def test_names_are_camel_case_and_places_in_spec_are_taken_once() -> None:
+    places = [knob.spec for knob in knobs().values() if knob.spec]
+    assert len(set(places)) == len(places)
+    for name in knobs():
+        assert re.fullmatch(r"[a-z0-9]+([A-Z][a-z0-9]*)*", border_name(name)), name
+    assert border_name("slo_e2e_ms") == "sloE2eMs"
+
+
+def test_the_borders_names_are_those_of_the_live_settings_api() -> None:
+    assert list(EngineSettings().on_border()) == [border_name(name) for name in knobs()]
+    assert EngineSettings.model_validate({"sloE2eMs": 5, "maxNumSeqs": 3}).slo_e2e_ms == 5
+
+
+def test_every_setting_has_help_and_bounds() -> None:
+    for name, field in EngineSettings.model_fields.items():
+        assert (field.description or "").endswith("."), name
+        kind = bare(name)
+        if kind is not bool and not (isinstance(kind, type) and issubclass(kind, StrEnum)):
+            assert field.metadata, name
+
+
+def test_a_boot_maximum_needs_a_restart_and_bounds_a_live_setting() -> None:
+    for name, knob in knobs().items():
+        if knob.boot_maximum:
+            assert knob.change is ChangeClass.LIVE, name
+            assert knobs()[knob.boot_maximum].change is ChangeClass.RESTART
+
+
+def test_an_engine_has_every_boot_maximum_resolved() -> None:
+    booted = EngineSettings(max_num_seqs=10, speculative_num_tokens=3).booted()
+    assert booted.boot_max_num_seqs == 20
+    assert booted.boot_max_num_batched_tokens == 4096
+    assert booted.boot_max_speculative_num_tokens == 3
+
+
+def test_a_limit_above_its_boot_maximum_is_refused() -> None:
+    with pytest.raises(ValidationError, match="raise bootMaxNumSeqs, which needs a restart"):
+        EngineSettings(max_num_seqs=9, boot_max_num_seqs=8)

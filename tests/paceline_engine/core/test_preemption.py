@@ -1,0 +1,182 @@
+"""Who loses its blocks, what it keeps, that it always gets on (SCHEDULER 10-12, 15; PITFALL 3)."""
+
+from paceline_crds.settings import SchedulingPolicy
+from paceline_engine.testing.trial import Trial, tiny_limits
+
+TINY = tiny_limits(num_blocks=7, block_size=8)
+
+
+def crowded(limits=TINY, **settings):
+    """A trial that admits more than will fit."""
+    settings.setdefault("watermark", "0")
+    trial = Trial(limits, **settings)
+    trial.expect_short_outputs()
+    return trial
+
+
+def preempted(trial: Trial) -> list[int]:
+    return [r["id"] for r in trial.scheduler.describe(0.0) if r["state"] == "preempted"]
+
+
+def run_until_preempted(trial: Trial, steps: int = 100) -> list[int]:
+    for _ in range(steps):
+        trial.plan()
+        if found := preempted(trial):
+            return found
+        trial.apply()
+    raise AssertionError("nobody was preempted")
+
+
+def test_the_tail_of_the_running_requests_loses_its_blocks_first() -> None:
+    trial = crowded()
+    for number in range(3):
+        trial.submit([number] * 9, max_tokens=30)
+    assert run_until_preempted(trial) == [2]
+    trial.apply()
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_under_priority_the_worst_request_loses_its_blocks_and_its_row_of_this_step() -> None:
+    trial = crowded(scheduling_policy=SchedulingPolicy.PRIORITY, priority_aging_s=0)
+    trial.submit([1] * 9, max_tokens=30, priority=5)
+    trial.submit([2] * 7, max_tokens=30, priority=1)
+    trial.submit([3] * 9, max_tokens=30, priority=3)
+    assert run_until_preempted(trial) == [0]
+    plan = trial.plans[-1]
+    assert 0 not in plan.request_ids.tolist()
+    assert set(plan.removed_slots.tolist()).isdisjoint(plan.slots.tolist())
+    trial.apply()
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_a_preempted_request_keeps_its_tokens_and_goes_to_the_front_of_the_queue() -> None:
+    trial = crowded(max_num_seqs=3)
+    for number in range(5):
+        trial.submit([number] * 9, max_tokens=30)
+    (victim,) = run_until_preempted(trial)
+    told = len(trial.outputs[victim])
+    assert told > 0
+    trial.apply()
+    described = {r["id"]: r for r in trial.scheduler.describe(0.0)}
+    assert described[victim]["num_output_tokens"] == told
+    assert described[victim]["num_computed_tokens"] == 0
+    later = [added for _ in range(200) if (plan := trial.step()) for added in plan.added]
+    back = next(added for added in later if added.request_id == victim)
+    assert back.token_ids.tolist()[9:] == trial.outputs[victim][:told]
+    order = [added.request_id for added in later]
+    assert order.index(victim) < min(order.index(3), order.index(4))
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_several_victims_keep_their_order() -> None:
+    trial = crowded(tiny_limits(num_blocks=9, block_size=8))
+    for number in range(4):
+        trial.submit([number] * 9, max_tokens=45)
+    order: list[int] = []
+    for _ in range(200):
+        trial.plan()
+        waiting = preempted(trial)
+        if len(waiting) >= 2:
+            state = trial.scheduler._state
+            order = [tracked.request_id for tracked in state.queue]
+            break
+        trial.apply()
+    assert order == sorted(order)
+    assert len(order) >= 2
+    trial.apply()
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_a_preempted_request_finds_its_prefix_in_the_cache() -> None:
+    trial = crowded()
+    for number in range(3):
+        trial.submit([number] * 17, max_tokens=14)
+    (victim,) = run_until_preempted(trial)
+    trial.apply()
+    back = next(
+        added
+        for _ in range(60)
+        if (plan := trial.step())
+        for added in plan.added
+        if added.request_id == victim
+    )
+    assert back.num_computed_tokens >= 8
+    trial.run()
+    trial.assert_all_solo()
+    assert trial.finished[victim].num_cached_tokens == 0, "only the first admission counts"
+
+
+def test_a_request_that_is_its_own_victim_leaves_its_blocks_to_better_ones() -> None:
+    trial = crowded(tiny_limits(num_blocks=5, block_size=8))
+    trial.submit([1] * 8, max_tokens=24)
+    trial.submit([2] * 9, max_tokens=16)
+    assert run_until_preempted(trial) == [1]
+    trial.apply()
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_requests_do_not_preempt_each_other_in_circles() -> None:
+    trial = crowded(tiny_limits(num_blocks=9, block_size=8), max_num_seqs=8)
+    for number in range(8):
+        trial.submit([number] * 9, max_tokens=40)
+    steps = trial.run()
+    trial.assert_all_solo()
+    # Each one alone takes about 42 steps; circles would take many times that.
+    assert steps < 8 * 42 * 2
+
+
+def test_admissions_slow_down_after_a_preemption() -> None:
+    trial = crowded(max_num_seqs=8)
+    for number in range(3):
+        trial.submit([number] * 9, max_tokens=30)
+    run_until_preempted(trial)
+    trial.apply()
+    for number in range(4):
+        trial.submit([number], max_tokens=1)
+    for _ in range(8):
+        plan = trial.step()
+        assert plan is not None
+        assert len(plan.added) <= 1
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_held_blocks_are_waited_for_instead_of_preempting_more() -> None:
+    trial = crowded(tiny_limits(num_blocks=10, block_size=8), max_plans=2)
+    for number in range(4):
+        trial.submit([number] * 15, max_tokens=30)
+    trial.plan()
+    trial.plan()
+    while not preempted(trial):
+        trial.apply()
+        trial.plan()
+    # The step in flight still reads what the victim had: held, not free, and one victim is enough.
+    assert trial.scheduler.usage()[3] > 0
+    assert len(preempted(trial)) == 1
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_a_victim_whose_blocks_are_all_shared_is_left_alone() -> None:
+    trial = crowded(tiny_limits(num_blocks=8, block_size=8))
+    trial.submit([1] * 16 + [2], max_tokens=30)
+    trial.step()
+    trial.submit([1] * 16 + [3], max_tokens=30)
+    trial.submit([4] * 9, max_tokens=6)
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_recomputed_tokens_are_counted() -> None:
+    trial = crowded(prefix_caching=False)
+    for number in range(3):
+        trial.submit([number] * 9, max_tokens=30)
+    trial.run()
+    values = trial.recorder.snapshot(trial.now).values
+    assert values["vllm:num_preemptions_total"][()] > 0
+    assert values["paceline:recomputed_tokens_total"][()] > 0

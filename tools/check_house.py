@@ -1,0 +1,81 @@
+"""Check the house rules that no other tool knows: prints each violation, exits 1 if there is one.
+
+Rooms and test folders are plain folders, files stay short, only README-like pages are prose, and no
+file names a path of one machine.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("operator", "engine", "kernels", "crds")
+MAX_LINES = 400
+SOURCE = {".py", ".cpp", ".h", ".sh"}
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|opt/wheels)/")
+
+
+def tracked_files() -> list[Path]:
+    """Files that git tracks or would track, as paths that exist."""
+    out = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return [ROOT / line for line in out.splitlines() if (ROOT / line).is_file()]
+
+
+def room_violations(files: list[Path]) -> list[str]:
+    """A room or a test folder that is a package shadows the standard library's `operator`."""
+    bad = []
+    for path in files:
+        relative = path.relative_to(ROOT)
+        if path.name != "__init__.py":
+            continue
+        if (len(relative.parts) == 2 and relative.parts[0] in ROOMS) or relative.parts[0] in (
+            "tests",
+            "e2e",
+        ):
+            bad.append(f"{relative}: rooms and test folders are not packages; delete this file")
+    return bad
+
+
+def length_violations(files: list[Path]) -> list[str]:
+    """A file is a noun with one reason to change."""
+    bad = []
+    for path in files:
+        if path.suffix not in SOURCE:
+            continue
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if lines > MAX_LINES:
+            bad.append(f"{path.relative_to(ROOT)}: at most {MAX_LINES} lines, got {lines}")
+    return bad
+
+
+def path_violations(files: list[Path]) -> list[str]:
+    """Nothing in the tree may depend on where one machine keeps its files."""
+    bad = []
+    for path in files:
+        if path == Path(__file__).resolve() or path.suffix in {".png", ".lock"}:
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if MACHINE_PATH.search(line):
+                bad.append(f"{path.relative_to(ROOT)}:{number}: names a path of one machine")
+    return bad
+
+
+def main() -> int:
+    """Run every check."""
+    files = tracked_files()
+    bad = room_violations(files) + length_violations(files) + path_violations(files)
+    for line in bad:
+        print(line)
+    print(f"house: {len(files)} files, {len(bad)} violations")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
