@@ -10,7 +10,9 @@ namespace paceline {
 inline float probe_multiply_adds(Pool& pool, int64_t rounds) {
   std::vector<float> results(pool.size());
   pool.loop(pool.size(), [&](int chunk, int) {
-    vf<kWidth> sums[12] = {}, x = fill<kWidth>(1e-9f * float(chunk + 1)), y = fill<kWidth>(0.5f);
+    vf<kWidth> sums[12], x = fill<kWidth>(1e-9f * float(chunk + 1)), y = fill<kWidth>(0.5f);
+    // Different sums, or the compiler computes one of them for all.
+    for (int j = 0; j < 12; j++) sums[j] = fill<kWidth>(float(j));
     for (int64_t i = 0; i < rounds; i++) {
 #pragma GCC unroll 12
       for (int j = 0; j < 12; j++) sums[j] = sums[j] * y + x;
