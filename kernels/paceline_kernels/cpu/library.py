@@ -148,6 +148,8 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "paceline_silu_mul": (None, [_P, _P, _P, _L, _I]),
     "paceline_embedding": (None, [_P, _P, _I, _P, _P, _I, _I]),
     "paceline_workspace_bytes": (_L, [POINTER(Decoder), _L]),
+    "paceline_probe_multiply_adds": (c_float, [_P, _L]),
+    "paceline_probe_read": (c_float, [_P, _P, _L]),
     "paceline_forward": (None, [_P, POINTER(Decoder), POINTER(Batch)]),
 }
 
@@ -205,6 +207,15 @@ def configure(num_threads: int, spin_us: int = SPIN_US) -> Runtime:
         lib=lib, context=context, num_threads=num_threads, panel=2 * lib.paceline_width()
     )
     return _runtime
+
+
+def _forget_after_fork() -> None:
+    """A forked child has the memory but not the threads: it makes a pool of its own."""
+    global _runtime
+    _runtime = None
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def unavailable_reason() -> str | None:

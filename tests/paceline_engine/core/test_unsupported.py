@@ -1,8 +1,9 @@
 import pytest
 
 from paceline_crds.settings import EngineSettings
+from paceline_crds.unsupported import unsupported
 from paceline_engine.core.errors import SettingRefused, StartFailed
-from paceline_engine.core.unsupported import refuse_at_start, refuse_change, unsupported
+from paceline_engine.core.unsupported import refuse_at_start, refuse_change
 
 CASES = {
     "tensorParallelSize": 2,
