@@ -118,6 +118,7 @@ class Launcher:
                     cache_salt=body.cache_salt or "",
                     arrival_s=arrival_s,
                     deadline_s=deadline_s,
+                    has_stop_strings=bool(body.stop),
                 )
                 choices.append(_choice(index, request, body, prompt, loaded))
         is_chat = isinstance(body, ChatBody)
