@@ -148,7 +148,8 @@ def spanning(tokens: list[str], text: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_full_queue_is_503_and_a_late_request_408(tiny_folder: Path) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_full_queue_is_503_and_a_late_request_408(tiny_folder: Path, stream: bool) -> None:
     async def go(client: InProcessEngineClient, port: int) -> None:
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         long = {**CHAT, "ignore_eos": True, "stream": True}
@@ -157,21 +158,24 @@ def test_a_full_queue_is_503_and_a_late_request_408(tiny_folder: Path) -> None:
             http.stream("POST", url, json=long) as first,
         ):
             assert first.status_code == 200  # its first token is here: it runs
-            waiting = asyncio.create_task(http.post(url, json=long))
+            waiting = asyncio.create_task(http.post(url, json={**long, "stream": stream}))
             while len(await client.requests()) < 2:  # noqa: ASYNC110 - the engine has no such event
                 await asyncio.sleep(0)
             refused = await http.post(url, json=long)
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.json()["error"]["type"] == "service_unavailable_error"
+            # It waits already; the queue's limit is live all the same.
+            await client.patch_settings({"queueTimeoutS": 1}, None)
             late = await waiting
             assert late.status_code == 408
             assert late.headers["x-should-retry"] == "false"
+            assert late.headers["content-type"] == "application/json"
             assert late.json()["error"]["type"] == "timeout_error"
         await until_idle(client)
         assert_empty(client)
 
-    play(tiny_folder, go, maxNumSeqs=1, queueMaxRequests=1, queueTimeoutS=1)
+    play(tiny_folder, go, maxNumSeqs=1, queueMaxRequests=1)
 
 
 @pytest.mark.slow
