@@ -63,20 +63,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file with one or two SHA-256 digests of accepted admin tokens",
     )
     add("--settings-revision", type=_count, metavar="N", help="revision of the settings given here")
-    add("--propagation-s", type=_seconds, metavar="S", help="first phase of a drain begun by POST")
+    add("--propagation-s", type=seconds, metavar="S", help="first phase of a drain begun by POST")
     add(
         "--sigterm-propagation-s",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="first phase of a drain begun by SIGTERM (default 0: preStop was that time)",
     )
     add(
         "--shutdown-timeout-s",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="time that running requests get to finish (default 30)",
     )
-    add("--min-hang-s", type=_seconds, metavar="S", help="least time before a step is called hung")
+    add("--min-hang-s", type=seconds, metavar="S", help="least time before a step is called hung")
     add(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
@@ -99,7 +99,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A time in seconds, for argparse."""
     try:
         value = float(text)
     except ValueError:
