@@ -69,20 +69,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSON with live settings and their revision, laid over these flags at the start",
     )
-    add("--propagation-s", type=_seconds, metavar="S", help="first phase of a drain begun by POST")
+    add("--propagation-s", type=seconds, metavar="S", help="first phase of a drain begun by POST")
     add(
         "--sigterm-propagation-s",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="first phase of a drain begun by SIGTERM (default 0: preStop was that time)",
     )
     add(
         "--shutdown-timeout-s",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="time that running requests get to finish (default 30)",
     )
-    add("--min-hang-s", type=_seconds, metavar="S", help="least time before a step is called hung")
+    add("--min-hang-s", type=seconds, metavar="S", help="least time before a step is called hung")
     add(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
@@ -105,7 +105,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A time in seconds, for argparse."""
     try:
         value = float(text)
     except ValueError:

@@ -20,6 +20,11 @@ def test_default_settings_are_all_supported() -> None:
     refuse_at_start(EngineSettings())
 
 
+def test_targets_of_the_service_level_are_supported() -> None:
+    targets = {"sloTtftMs": 500, "sloItlMs": 50, "sloE2eMs": 9000}
+    refuse_at_start(EngineSettings.model_validate(targets).booted())
+
+
 @pytest.mark.parametrize(("name", "value"), CASES.items())
 def test_a_value_that_nothing_builds_names_field_expected_and_got(name: str, value: object) -> None:
     settings = EngineSettings.model_validate({name: value})

@@ -16,17 +16,9 @@ from paceline_engine.serve.admin import flight_recorder
 from paceline_engine.serve.admin.admin_token import AdminTokens
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
+from paceline_engine.serve.error_types import error_type
 from paceline_engine.serve.step.engine_client import EngineClient, EngineGone
 
-_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    409: "conflict_error",
-    412: "precondition_failed_error",
-    503: "service_unavailable_error",
-}
 MAX_PROPAGATION_S = 3600.0
 
 
@@ -188,7 +180,7 @@ def _answer_errors_as_objects(app: FastAPI) -> None:
 
 
 def _error(status: int, message: str, param: str | None = None) -> JSONResponse:
-    kind = _TYPES.get(status, "internal_server_error")
+    kind = error_type(status)
     body = {
         "message": message,
         "type": kind,
