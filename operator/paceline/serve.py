@@ -62,7 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file with one or two SHA-256 digests of accepted admin tokens",
     )
-    add("--settings-revision", type=_count, metavar="N", help="revision of the settings given here")
+    add(
+        "--settings-revision",
+        type=_revision,
+        metavar="N",
+        help="revision of the settings given here",
+    )
     add(
         "--settings-file",
         type=Path,
@@ -99,9 +104,13 @@ def port(text: str) -> int:
     return int(text)
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"a whole number >= 0 is needed, got {text!r}")
+def _revision(text: str) -> int:
+    from paceline_engine.core.live_settings import MAX_REVISION
+
+    if not text.isascii() or not text.isdigit() or len(text) > 16 or int(text) > MAX_REVISION:
+        raise argparse.ArgumentTypeError(
+            f"a whole number from 0 to {MAX_REVISION} is needed, got {text!r}"
+        )
     return int(text)
 
 
