@@ -15,10 +15,11 @@ SOURCES = ("crds", "kernels", "engine", "operator")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A folder of this machine that pods see at the same path."""
+    """A folder of this machine that pods see, at the same path unless `at` names another."""
 
     name: str
     path: str
+    at: str = ""
 
 
 def views() -> list[View]:
@@ -104,6 +105,7 @@ def pod_volumes(extra: tuple[View, ...] = ()) -> list[dict[str, Any]]:
 def container_mounts(extra: tuple[View, ...] = ()) -> list[dict[str, Any]]:
     """`volumeMounts` of its containers."""
     mounts = [
-        {"name": view.name, "mountPath": view.path, "readOnly": True} for view in (*views(), *extra)
+        {"name": view.name, "mountPath": view.at or view.path, "readOnly": True}
+        for view in (*views(), *extra)
     ]
     return [*mounts, {"name": "tmp", "mountPath": "/tmp"}]

@@ -128,12 +128,11 @@ def pause() -> bytes:
     return archive(PAUSE, [layer.data()], {"Entrypoint": ["/pause"], "User": "65535:65535"})
 
 
-def host(environment: Mapping[str, str], mount_points: Sequence[str] = ()) -> bytes:
+def host(environment: Mapping[str, str]) -> bytes:
     """The thin image.
 
     Args:
         environment: variables of its containers; what a shell on this machine would have.
-        mount_points: folders that volumes will cover: a read-only root must have them before.
     """
     layer = Layer()
     for name in ("bin", "sbin", "lib", "lib64"):
@@ -141,9 +140,6 @@ def host(environment: Mapping[str, str], mount_points: Sequence[str] = ()) -> by
     for name in ("usr", "etc", "opt", "dev", "proc", "sys", "run", "var", "root"):
         layer.folder(name)
     layer.folder("tmp", 0o1777)
-    parents = {str(parent)[1:] for point in mount_points for parent in Path(point).parents}
-    for name in sorted((parents | {point[1:] for point in mount_points}) - {"", "usr", "root"}):
-        layer.folder(name)
     layer.file("etc/passwd", PASSWD.encode())
     layer.file("etc/group", GROUP.encode())
     layer.file("etc/nsswitch.conf", b"hosts: files dns\n")

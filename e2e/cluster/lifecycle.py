@@ -59,8 +59,7 @@ def _start(layout: Layout, state: State) -> None:
     state.start("apiserver", control_plane.api_server(layout))
     for each in nodes:
         state.start(f"containerd-{each.name}", node.containerd(each))
-    points = [view.path for view in host_volumes.views()]
-    archives = [images.pause(), images.host(host_volumes.environment(), points)]
+    archives = [images.pause(), images.host(host_volumes.environment())]
     with concurrent.futures.ThreadPoolExecutor() as pool:
         imports = [pool.submit(_import, each, archives) for each in nodes]
         until(
