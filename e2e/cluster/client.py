@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,6 @@ from typing import Any
 
 from cluster import images
 from cluster.binaries import program
-from cluster.errors import CommandFailed
 from cluster.layout import MARKER, Layout
 from cluster.processes import end, inside
 from cluster.shell import run
@@ -111,21 +111,15 @@ class Cluster:
         """Apply documents (server-side unless told otherwise)."""
         return self.kubectl("apply", *arguments, "-f", "-", stdin=listed(documents))
 
-    def refusal(self, document: Document) -> str:
-        """What the API server says against creating a document.
+    def refusals(self, documents: Sequence[Document]) -> dict[str, str]:
+        """What the API server says against creating each document, by its name; all in one call.
 
-        Raises:
-            CommandFailed: it was accepted (nothing is stored: it was a dry run).
+        Documents that it would accept are missing from the answer. Nothing is stored.
         """
-        command = ("create", "--dry-run=server", "-f", "-")
-        done = self.run(
-            [self._kubectl, f"--kubeconfig={self.kubeconfig}", *command],
-            check=False,
-            stdin=json.dumps(document),
-        )
-        if done.returncode == 0:
-            raise CommandFailed(f"accepted: {json.dumps(document)}")
-        return done.stderr
+        command = [self._kubectl, f"--kubeconfig={self.kubeconfig}", "create", "-f", "-"]
+        done = self.run([*command, "--dry-run=server"], check=False, stdin=listed(documents))
+        told = re.split(r'^.* "(\S+)" is invalid: ', done.stderr, flags=re.MULTILINE)
+        return dict(zip(told[1::2], told[2::2], strict=True))
 
     def get(self, what: str, *arguments: str) -> Document:
         """One object, or a list where no name is given; {} where there is none of that name."""

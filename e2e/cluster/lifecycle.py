@@ -130,7 +130,8 @@ def down(layout: Layout) -> None:
     """
     _require_root()
     state = State(layout)
-    nodes = [layout.node(number) for number in range(1, max(state.nodes, 1) + 1)]
+    numbers = {int(path.name.removeprefix("node")) for path in layout.folder.glob("node[1-9]")}
+    nodes = [layout.node(number) for number in sorted(numbers)]
     # Kubelets first, or they would start again what ends; the API server is not asked nicely,
     # since it would wait for its watchers, and nobody needs its last words.
     end(state.named("kubelet"), 3)
@@ -145,14 +146,22 @@ def down(layout: Layout) -> None:
     network.remove(layout)
     for each in nodes:
         node.remove_cgroups(each)
-        for file in Path("/var/lib/cni/results").glob(f"{each.network}-*"):
-            file.unlink()
-    for link in Path("/var/log/containers").glob("*.log"):
-        if str(link.readlink()).startswith(f"{layout.folder}/"):
-            link.unlink()
+    for trace in outside_traces(layout):
+        trace.unlink(missing_ok=True)
     if layout.folder.exists():
         shutil.rmtree(layout.folder)
     say(f"cluster {layout.name} is gone")
+
+
+def outside_traces(layout: Layout) -> list[Path]:
+    """Files that CNI and the kubelet keep in fixed places, and that speak of this cluster."""
+    inside_folder = f"{layout.folder}/"
+    results = Path("/var/lib/cni/results").glob("*")
+    links = Path("/var/log/containers").glob("*.log")
+    return [
+        *(file for file in results if inside_folder in file.read_text(errors="replace")),
+        *(link for link in links if str(link.readlink()).startswith(inside_folder)),
+    ]
 
 
 def _unmount(folder: Path) -> None:
@@ -168,7 +177,7 @@ def names() -> list[str]:
     """Clusters that are there, whole or not."""
     if not base().is_dir():
         return []
-    return sorted(path.name for path in base().iterdir() if (path / "state.json").exists())
+    return sorted(path.name for path in base().iterdir() if path.is_dir())
 
 
 def _require_root() -> None:

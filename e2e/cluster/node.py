@@ -1,6 +1,7 @@
 """One node: its containerd and kubelet, their files, and its place in the cgroups."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +138,15 @@ def cgroup_folders(node: Node) -> list[Path]:
 
 
 def make_cgroups(node: Node) -> None:
-    """Make the node's roots; a cpuset without processors would take no process."""
+    """Make the node's roots; a cpuset without processors would take no process.
+
+    A node weighs as much as one busy process per processor: with the default weight all its pods
+    together would get the time of one, and an engine beside a busy build would start in minutes.
+    """
     for folder in cgroup_folders(node):
         folder.mkdir(exist_ok=True)
+        if (folder / "cpu.shares").exists():
+            (folder / "cpu.shares").write_text(str(1024 * (os.cpu_count() or 1)))
         for name in ("cpuset.cpus", "cpuset.mems"):
             file = folder / name
             if file.exists() and folder.parent != CGROUPS:

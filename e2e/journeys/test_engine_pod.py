@@ -50,6 +50,7 @@ def engine(image: Image) -> Document:
         image,
         COMMAND,
         labels=LABELS,
+        resources={"requests": {"cpu": "1", "memory": "1Gi"}},
         startupProbe=probe("/health/ready", 90),
         readinessProbe=probe("/health/ready", 2),
         livenessProbe=probe("/health/live", 10),
