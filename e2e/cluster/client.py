@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import images
+from cluster import images, network
 from cluster.binaries import program
 from cluster.layout import MARKER, Layout
 from cluster.processes import end, inside
@@ -90,6 +90,10 @@ class Cluster:
             end([pid for pid in session if pid != started.pid], 0)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 started.wait(1)
+
+    def network(self) -> contextlib.AbstractContextManager[None]:
+        """Have this thread in the cluster's network during the block, e.g. for an API client."""
+        return network.entered(self.layout) if self.layout else contextlib.nullcontext()
 
     def kubectl(
         self,
