@@ -41,7 +41,8 @@ def main(argv: list[str]) -> int:
         elif wanted.command == "down":
             lifecycle.down(Layout(wanted.name))
         elif wanted.command == "exec":
-            _exec(Layout(wanted.name), [word for word in wanted.argv if word != "--"] or ["bash"])
+            argv = wanted.argv[1:] if wanted.argv[:1] == ["--"] else wanted.argv
+            _exec(Layout(wanted.name), argv or ["bash"])
         elif wanted.command == "list":
             _list()
         elif wanted.programs:
