@@ -48,6 +48,8 @@ def main(argv: list[str]) -> int:
         elif wanted.programs:
             for name in wanted.programs:
                 sys.stdout.write(f"{program(name)}\n")
+        elif os.environ.get("KUBECONFIG"):
+            sys.stderr.write("KUBECONFIG names a cluster: nothing to install or build here\n")
         else:
             lifecycle.build()
     except ClusterError as error:
