@@ -33,6 +33,15 @@ def pytest_runtest_makereport(
     return report
 
 
+def pytest_report_header() -> str:
+    """Say which cluster the journeys will change."""
+    if config := os.environ.get("KUBECONFIG"):
+        return f"cluster: the one of KUBECONFIG={config}"
+    return (
+        f"cluster: {os.environ.get('PACELINE_E2E_CLUSTER_NAME', 'two nodes started for this run')}"
+    )
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """One cluster for all journeys.
