@@ -118,11 +118,10 @@ class DrainRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLoad:
-    """What waits already, and what the queue may hold."""
+    """What waits already, without those that start at once, and what the queue may hold."""
 
     num_waiting: int
     num_waiting_tokens: int
-    num_free_seats: int
     max_requests: int
     max_tokens: int
 
@@ -130,20 +129,20 @@ class QueueLoad:
 def refuse_when_full(
     load: QueueLoad, num_tokens: int, drain: DrainRate, now: float
 ) -> Refusal | None:
-    """503 with Retry-After when one more request of `num_tokens` would be too many.
+    """503 with Retry-After when one more waiting request of `num_tokens` would be too many.
 
-    Requests that find a free seat at the next step do not count as waiting. Retry-After is the
-    time in which half of the queue drains: all of it is pessimistic, one request brings a stampede.
+    Retry-After is the time in which half of the queue drains: all of it is pessimistic, one request
+    brings a stampede.
     """
-    waiting = max(0, load.num_waiting - load.num_free_seats)
-    is_over_tokens = waiting > 0 and load.num_waiting_tokens + num_tokens > load.max_tokens
-    if load.num_waiting < load.num_free_seats + load.max_requests and not is_over_tokens:
+    is_over_tokens = load.num_waiting_tokens + num_tokens > load.max_tokens
+    if load.num_waiting < load.max_requests and not is_over_tokens:
         return None
     retry = drain.retry_after_s(
         max(1, load.num_waiting // 2), max(num_tokens, load.num_waiting_tokens // 2), now
     )
     what = (
-        f"{load.num_waiting_tokens} of at most {load.max_tokens} prompt tokens wait"
+        f"{load.num_waiting_tokens} prompt tokens wait and this request has {num_tokens}, "
+        f"queue.maxTokens is {load.max_tokens}"
         if is_over_tokens
         else f"{load.num_waiting} requests wait, queue.maxRequests is {load.max_requests}"
     )

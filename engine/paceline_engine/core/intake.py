@@ -28,6 +28,39 @@ def is_open(state: SchedulerState, step_id: int) -> bool:
     return due or not state.slots.num_seated
 
 
+def blocks_to_start(state: SchedulerState, num_tokens: int, limit: int) -> int | None:
+    """What a request that arrives now takes at the next steps, which need not wait for anybody.
+
+    Cheap rather than exact: the prefix cache is not asked, and a request behind one that waits is
+    taken to wait too, though it may pass it.
+
+    Args:
+        state: is only read.
+        num_tokens: of its prompt.
+        limit: total tokens at which it ends.
+
+    Returns:
+        KV blocks; None if it has to wait for a seat or for blocks.
+    """
+    starters, seated = state.queue.starters, state.slots.num_seated
+    if len(starters) < len(state.queue) or state.num_free_seats <= len(starters):
+        return None
+    if seated and state.settings.batching is Batching.STATIC and not state.is_batch_open:
+        return None
+    wanted = -(-_final_tokens(state, num_tokens, num_tokens, limit) // state.limits.block_size)
+    if not seated and not state.queue:
+        return wanted  # alone: it is let in whatever the forecast says
+    state.settle()
+    room = state.pool.num_free - state.slots.promised_blocks() - state.reserve_blocks
+    return wanted if wanted <= room - starters.num_blocks else None
+
+
+def _final_tokens(state: SchedulerState, known: int, num_prompt: int, limit: int) -> int:
+    """Tokens whose KV a request with `known` ones is expected to need before it ends."""
+    to_come = state.expected.forecast(known - num_prompt, limit - num_prompt)
+    return max(known, min(known + to_come, limit - 1))
+
+
 def wait_reason(state: SchedulerState, tracked: TrackedRequest) -> WaitReason:
     """Why a waiting request is not running."""
     if state.settings.batching is Batching.STATIC and state.slots.num_seated:
@@ -57,7 +90,7 @@ class Walk:
         self._now = now
         self._head: TrackedRequest | None = None
         self._promised = state.slots.promised_blocks()
-        self._reserve = state.watermark_blocks + state.brake.extra_blocks(state.slots.num_seated)
+        self._reserve = state.reserve_blocks
 
     def run(self) -> None:
         """Walk until seats, budget, blocks or patience are used up."""
@@ -90,6 +123,8 @@ class Walk:
                 break
         state.is_intake_due = out_of_budget or is_braked
         state.is_batch_open = out_of_budget
+        if is_braked or self._head is not None or state.num_free_seats <= 0:
+            state.queue.starters.clear()
 
     def _long_room(self) -> int:
         lanes = self._draft.lanes
@@ -106,9 +141,7 @@ class Walk:
         if n <= 0:
             tracked.wait_reason = WaitReason.TOKEN_BUDGET
             return False
-        num_prompt = tracked.num_prompt_tokens
-        to_come = state.expected.forecast(known - num_prompt, tracked.limit - num_prompt)
-        final = max(known, min(known + to_come, tracked.limit - 1))
+        final = _final_tokens(state, known, tracked.num_prompt_tokens, tracked.limit)
         wanted = -(-final // size) - len(hits)
         revived = sum(1 for block in hits if not state.pool.is_in_use(block))
         free = state.pool.num_free - revived

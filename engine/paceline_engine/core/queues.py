@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from paceline_crds.settings import EngineSettings, SchedulingPolicy
+from paceline_engine.core.starters import Starters
 from paceline_engine.core.tracked import OrderKey, TrackedRequest
 
 _Item = tuple[OrderKey, TrackedRequest]
@@ -40,12 +41,14 @@ class WaitingQueue:
         num_tokens: known tokens of all waiting requests.
         lane_tokens: the same by lane, [short, long].
         cap: requests with more tokens than this are in the long lane; 0 = one lane.
+        starters: those of them that find a seat and blocks at the next steps.
     """
 
     def __init__(self, settings: EngineSettings, cap: int) -> None:
         self._settings = settings
         self.cap = cap
         self.lane_tokens = [0, 0]
+        self.starters = Starters()
         self._lanes: tuple[list[_Item], list[_Item]] = ([], [])
         self._deadlines: list[tuple[float, int, TrackedRequest]] = []
         self._fresh: dict[int, TrackedRequest] = {}  # never started, in order of arrival
@@ -92,6 +95,7 @@ class WaitingQueue:
         del items[index]
         self.lane_tokens[lane] -= tracked.num_waiting_tokens
         self._fresh.pop(tracked.request_id, None)
+        self.starters.discard(tracked.request_id)
 
     def first(self, start: tuple[int, int], lanes: tuple[bool, bool]) -> tuple[int, int] | None:
         """The first waiting request from `start` (index by lane) on, among the wanted lanes.

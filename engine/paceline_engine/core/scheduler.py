@@ -82,12 +82,17 @@ class Scheduler:
         state, params = self._state, request.params
         num_tokens = len(request.prompt_token_ids)
         limits = state.limits
+        limit = min(num_tokens + params.max_tokens, limits.max_model_len)
+        num_blocks: int | None = None
+        starters = state.queue.starters
         refusal = admission.refuse_misfit(num_tokens, params.max_tokens, limits.max_model_len)
-        if refusal is None:
+        if (
+            refusal is None
+            and (num_blocks := intake.blocks_to_start(state, num_tokens, limit)) is None
+        ):
             load = admission.QueueLoad(
-                num_waiting=len(state.queue),
-                num_waiting_tokens=state.queue.num_tokens,
-                num_free_seats=max(0, state.num_free_seats),
+                num_waiting=len(state.queue) - len(starters),
+                num_waiting_tokens=state.queue.num_tokens - starters.num_tokens,
                 max_requests=state.settings.queue_max_requests,
                 max_tokens=state.settings.queue_max_tokens,
             )
@@ -95,12 +100,13 @@ class Scheduler:
         if refusal is not None:
             return refusal
         assert request.request_id not in state.requests, f"request {request.request_id} twice"
-        limit = min(num_tokens + params.max_tokens, limits.max_model_len)
         chain = state.cache.chain(request.request_id, salt=request.cache_salt)
         tracked = TrackedRequest(request, self._num_arrivals, limit, chain)
         self._num_arrivals += 1
         state.requests[request.request_id] = tracked
         state.queue.push(tracked)
+        if num_blocks is not None:
+            starters.add(request.request_id, num_blocks, num_tokens)
         state.recorder.request_arrived(request)
         state.is_intake_due = True
         return None

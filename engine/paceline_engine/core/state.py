@@ -114,6 +114,11 @@ class SchedulerState:
         return int(float(self.settings.watermark) * (self.limits.num_blocks - 1))
 
     @property
+    def reserve_blocks(self) -> int:
+        """The same, and what must stay free after preemptions."""
+        return self.watermark_blocks + self.brake.extra_blocks(self.slots.num_seated)
+
+    @property
     def num_free_seats(self) -> int:
         """Requests that may still take a slot."""
         return min(self.settings.max_num_seqs - self.slots.num_seated, self.slots.num_free)
@@ -202,6 +207,7 @@ class SchedulerState:
         tracked.wait_reason = WaitReason.PREEMPTION
         tracked.num_preemptions += 1
         self.queue.push(tracked)
+        self.queue.starters.clear()
 
     def end(
         self,
@@ -244,6 +250,7 @@ class SchedulerState:
         self.settings = settings
         self.cache.enabled = settings.prefix_caching
         self.queue.rebuild(settings, self.lane_cap)
+        self.queue.starters.clear()
         for tracked in self.slots.tracked:
             if tracked is not None:
                 tracked.key = order_key(tracked, settings)

@@ -179,7 +179,7 @@ class Recorder:
             else:  # only its prompt was asked for
                 self._histograms[metrics.PREFILL_TIME].observe(now - admitted)
                 self._histograms[metrics.INFERENCE_TIME].observe(now - admitted)
-                self._counters[metrics.PROMPT_TOKENS] += finished.num_prompt_tokens
+                self._counters[metrics.PROMPT_TOKENS] += rows.serve_prompts(np.array([row]))
         rows.remove(finished.request_id)
 
     def _observe_finished(self, finished: Finished, row: int, e2e_s: float) -> None:

@@ -89,7 +89,71 @@ def test_waiting_prompt_tokens_are_limited_too() -> None:
     trial.submit([1] * 40, max_tokens=20)
     refusal = trial.offer(trial.request([1] * 40))
     assert refusal is not None
-    assert "100 prompt tokens" in refusal.message
+    assert "100 prompt tokens wait" in refusal.message
+
+
+def test_free_seats_are_no_place_in_the_queue_when_blocks_are_short() -> None:
+    trial = Trial(tiny_limits(num_blocks=11, block_size=8), queue_max_requests=0)
+    taken = [trial.offer(trial.request([n] * 30, max_tokens=9)) is None for n in range(6)]
+    assert taken == [True, True] + [False] * 4, "each needs 5 of 10 blocks"
+    trial.step()
+    assert trial.scheduler.num_running == 2
+    refusal = trial.offer(trial.request([7] * 30, max_tokens=9))
+    assert refusal is not None
+    assert (refusal.status, refusal.message) == (
+        503,
+        "the queue is full: 0 requests wait, queue.maxRequests is 0",
+    )
+    trial.run()
+    trial.submit([8] * 30, max_tokens=9)
+    trial.run()
+
+
+def test_waiting_for_blocks_counts_as_waiting() -> None:
+    trial = Trial(tiny_limits(num_blocks=11, block_size=8), queue_max_requests=2)
+    for number in range(4):  # two run, two wait
+        trial.submit([number] * 30, max_tokens=9)
+    for _ in range(2):
+        assert trial.offer(trial.request([9] * 30, max_tokens=9)) is not None
+        trial.step()
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_tokens_that_wait_for_blocks_are_limited_too() -> None:
+    trial = Trial(tiny_limits(num_blocks=11, block_size=8), queue_max_tokens=40)
+    for number in range(3):
+        trial.submit([number] * 30, max_tokens=9)
+    refusal = trial.offer(trial.request([9] * 30, max_tokens=9))
+    assert refusal is not None
+    assert "queue.maxTokens is 40" in refusal.message
+    trial.submit([9] * 10, max_tokens=9)
+    trial.run()
+
+
+def test_a_prompt_larger_than_the_pool_leaves_is_served_by_an_idle_engine() -> None:
+    trial = Trial(tiny_limits(num_blocks=11, block_size=8), queue_max_requests=0, watermark="0.9")
+    for _ in range(3):
+        trial.submit([1] * 70, max_tokens=500)
+        assert trial.offer(trial.request([2], max_tokens=1)) is not None
+        trial.run()
+
+
+def test_arrivals_that_were_aborted_before_they_started_free_their_place() -> None:
+    trial = Trial(tiny_limits(num_blocks=11, block_size=8), queue_max_requests=0)
+    for _ in range(20):
+        trial.abort(trial.submit([1] * 30, max_tokens=9))
+    trial.submit([1] * 30, max_tokens=9)
+    trial.run()
+
+
+def test_prompts_that_only_wait_for_budget_do_not_fill_the_queue() -> None:
+    trial = Trial(queue_max_requests=0, max_num_batched_tokens=16, long_prefill_tokens=0)
+    for number in range(4):
+        trial.submit([number] * 20, max_tokens=2)
+        trial.step()
+    trial.run()
+    trial.assert_all_solo()
 
 
 def test_a_limit_that_is_raised_live_takes_requests_again() -> None:

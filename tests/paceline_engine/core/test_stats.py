@@ -160,6 +160,7 @@ def test_a_request_without_outputs_ends_with_its_prompt():
     story.admit(1, 0, now=1.0)
     story.finish(1, 0, 3.0, FinishReason.LENGTH)
     assert story.stats.value(metrics.PROMPT_TOKENS) == 5
+    assert story.stats.value(metrics.SERVED_TOKENS, tenant="default", kind="prompt") == 5
     assert (story.count(metrics.E2E), story.count(metrics.TTFT)) == (1, 0)
     assert story.total(metrics.PREFILL_TIME) == 2.0
 
