@@ -1,4 +1,4 @@
-"""An abort in every state leaves nothing behind and loses nothing (PITFALLS 4-6; SCHEDULER 27)."""
+"""An abort in every state leaves nothing behind and loses nothing."""
 
 import pytest
 
@@ -139,7 +139,7 @@ def test_abort_of_everybody_returns_usage_and_gauges_to_zero() -> None:
 
 
 def test_while_there_is_work_a_plan_can_be_made_or_a_result_is_due() -> None:
-    # PITFALL 5: "running 0, waiting 6" for minutes. `Trial.run` fails on a turn without progress.
+    # Not "running 0, waiting 6" for minutes. `Trial.run` fails on a turn without progress.
     for num_blocks in range(5, 12):
         trial = Trial(tiny_limits(num_blocks=num_blocks, block_size=8), max_num_batched_tokens=5)
         trial.expect_short_outputs()

@@ -1,4 +1,4 @@
-"""What admission knows and says (SCHEDULER 16, 17, 21)."""
+"""What admission knows and says."""
 
 from paceline_engine.core.admission import Brake, DrainRate, ExpectedOutput, refuse_misfit
 from paceline_engine.testing.trial import Trial, tiny_limits
@@ -166,7 +166,7 @@ def test_a_limit_that_is_raised_live_takes_requests_again() -> None:
 
 
 def test_a_request_longer_than_the_pool_is_refused_and_the_longest_that_fits_runs() -> None:
-    # PITFALL 1: it must not sit at the head of the queue for ever.
+    # It must not sit at the head of the queue for ever.
     trial = Trial(tiny_limits(num_blocks=4, block_size=8))
     refusal = trial.offer(trial.request(range(24), max_tokens=5))
     assert refusal is not None

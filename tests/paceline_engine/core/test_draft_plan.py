@@ -1,4 +1,4 @@
-"""A step under construction can take rows back (SCHEDULER 10)."""
+"""A step under construction can take rows back."""
 
 import numpy as np
 

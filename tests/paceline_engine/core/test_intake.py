@@ -1,4 +1,4 @@
-"""The walk over the queue: look-ahead, a head that does not fit, no deadlock (SCHEDULER 16, 20)."""
+"""The walk over the queue: look-ahead, a head that does not fit, no deadlock."""
 
 from paceline_engine.core.admission import MAX_PASSES
 from paceline_engine.testing.trial import Trial, tiny_limits
@@ -109,7 +109,7 @@ def test_what_comes_free_later_is_kept_for_the_head() -> None:
 
 
 def test_waiting_requests_hold_no_blocks_that_the_head_could_need() -> None:
-    # PITFALL 2: nobody behind the head keeps blocks while it waits for them.
+    # Nobody behind the head keeps blocks while it waits for them.
     trial = Trial(tiny_limits(num_blocks=7, block_size=8), watermark="0")
     trial.expect_short_outputs()
     for number in range(5):

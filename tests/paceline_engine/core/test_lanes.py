@@ -1,4 +1,4 @@
-"""Long and short prompts share a step, neither can starve the other (SCHEDULER 8)."""
+"""Long and short prompts share a step, neither can starve the other."""
 
 import hypothesis.strategies as st
 from hypothesis import given

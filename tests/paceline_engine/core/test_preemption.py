@@ -1,4 +1,4 @@
-"""Who loses its blocks, what it keeps, that it always gets on (SCHEDULER 10-12, 15; PITFALL 3)."""
+"""Who loses its blocks, what it keeps, that it always gets on."""
 
 from paceline_crds.settings import SchedulingPolicy
 from paceline_engine.testing.trial import Trial, tiny_limits

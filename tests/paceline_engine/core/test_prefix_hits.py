@@ -1,4 +1,4 @@
-"""Prefix hits as the scheduler takes them (SCHEDULER 23, 24, 26; PITFALLS 8, 9)."""
+"""Prefix hits as the scheduler takes them."""
 
 import pytest
 

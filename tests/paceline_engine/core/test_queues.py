@@ -1,4 +1,4 @@
-"""Order, deadlines and live changes of the waiting queue (SCHEDULER 18, 21, 22)."""
+"""Order, deadlines and live changes of the waiting queue."""
 
 from paceline_crds.settings import SchedulingPolicy
 from paceline_engine.core.request import FinishReason

@@ -14,7 +14,7 @@ def tokens_of(trial: Trial, request_id: int) -> list[int]:
     return [int(plan.num_tokens[plan.request_ids == request_id].sum()) for plan in trial.plans]
 
 
-# -- budget and order (SCHEDULER 1-7) --------------------------------------------------------
+# -- budget and order -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("max_plans", [1, 2])
@@ -126,7 +126,7 @@ def test_a_plan_of_this_release_carries_no_drafts() -> None:
     assert all(not plan.num_drafts.any() and not len(plan.draft_tokens) for plan in trial.plans)
 
 
-# -- plan and apply (SCHEDULER 5) ------------------------------------------------------------
+# -- plan and apply ---------------------------------------------------------------------------
 
 
 def test_two_plans_may_be_outstanding_and_a_third_is_not_made() -> None:

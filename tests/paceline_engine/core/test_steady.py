@@ -1,4 +1,4 @@
-"""Decodes in lockstep give what a step by step account gives (DESIGN, cost rule)."""
+"""Decodes in lockstep give what a step by step account gives."""
 
 import pytest
 
