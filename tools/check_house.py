@@ -1,4 +1,4 @@
-"""Check the house rules that no other tool knows. Prints each violation and exits 1 if there is one.
+"""Check the house rules that no other tool knows: prints each violation, exits 1 if there is one.
 
 Rooms and test folders are plain folders, files stay short, only README-like pages are prose, and no
 file names a path of one machine.
@@ -51,7 +51,7 @@ def length_violations(files: list[Path]) -> list[str]:
             continue
         lines = path.read_text(encoding="utf-8").count("\n")
         if lines > MAX_LINES:
-            bad.append(f"{path.relative_to(ROOT)}: at most {MAX_LINES} lines, got {lines}; split it")
+            bad.append(f"{path.relative_to(ROOT)}: at most {MAX_LINES} lines, got {lines}")
     return bad
 
 

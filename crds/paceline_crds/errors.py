@@ -7,7 +7,7 @@ class ContractError(ValueError):
     """Something outside does not hold to the contract."""
 
 
-class InvalidManifest(ContractError):  # noqa: N818 - names say what happened
+class InvalidManifest(ContractError):
     """A manifest is wrong; a person has to edit it.
 
     Attributes:
@@ -19,5 +19,5 @@ class InvalidManifest(ContractError):  # noqa: N818 - names say what happened
         self.problems = tuple(problems)
 
 
-class InvalidSettings(ContractError):  # noqa: N818
+class InvalidSettings(ContractError):
     """Settings that exclude each other, or a value outside its bounds."""

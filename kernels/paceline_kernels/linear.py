@@ -159,7 +159,7 @@ def project_rows(hidden: Tensor, rows: Tensor, weight: LinearWeight) -> Tensor:
 
 
 def _eager(x: Tensor, weight: LinearWeight) -> Tensor:
-    assert weight.weight is not None  # noqa: S101  (our own invariant)
+    assert weight.weight is not None
     if weight.impl == "torch":
         return torch_path.linear(x, weight.weight, weight.bias)
     return reference.linear(x, weight.weight, weight.bias)

@@ -34,13 +34,20 @@ _VOCAB = 32_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure. Times are the median over groups of 16 steps (a block boundary for everybody)."""
+    """One figure: medians over groups of 16 steps (a block boundary for everybody).
+
+    Attributes:
+        us_per_step, us_per_request: by the wall clock.
+        us_per_step_min: of the quietest group.
+        cpu_us_per_step: time on a CPU: what is left when other processes took turns.
+    """
 
     running: int
     churn: bool
     us_per_step: float
     us_per_request: float
     us_per_step_min: float
+    cpu_us_per_step: float
     peer_us_per_step: float | None
 
 
@@ -91,23 +98,24 @@ class _Bench:
             arrival_s=self._now,
         )
 
-    def _step(self, arrivals: Sequence[Request]) -> float:
-        """One step; returns the seconds that the scheduler took."""
-        scheduler, clock = self._scheduler, time.perf_counter
-        start = clock()
+    def _step(self, arrivals: Sequence[Request]) -> tuple[float, float]:
+        """One step; returns the seconds that the scheduler took, by the wall and on a CPU."""
+        scheduler = self._scheduler
+        start, cpu_start = time.perf_counter(), time.thread_time()
         for request in arrivals:
             scheduler.submit(request, self._now)
         plan = scheduler.plan(self._now)
-        took = clock() - start
+        took, cpu = time.perf_counter() - start, time.thread_time() - cpu_start
         assert plan is not None
         result = _made_up(plan)
         self._now += 0.02
-        start = clock()
+        start, cpu_start = time.perf_counter(), time.thread_time()
         scheduler.apply(result, self._now)
-        return took + clock() - start
+        took += time.perf_counter() - start
+        return took, cpu + time.thread_time() - cpu_start
 
-    def times(self, num_steps: int) -> Iterator[float]:
-        """Seconds of each of so many steps."""
+    def times(self, num_steps: int) -> Iterator[tuple[float, float]]:
+        """(wall, CPU) seconds of each of so many steps."""
         for _ in range(num_steps):
             arrivals = [self._request(_LIFE_STEPS) for _ in range(self._missing())]
             yield self._step(arrivals)
@@ -126,14 +134,15 @@ def measure(running: int, *, churn: bool, num_steps: int = 320) -> Row:
     """Time steps with so many running requests."""
     bench = _Bench(running, churn=churn, num_steps=num_steps + 32)
     list(bench.times(32))
-    times = np.array(list(bench.times(num_steps // 16 * 16))).reshape(-1, 16).mean(axis=1) * 1e6
-    median = float(np.median(times))
+    times = np.array(list(bench.times(num_steps // 16 * 16))).reshape(-1, 16, 2).mean(axis=1) * 1e6
+    median, cpu = np.median(times, axis=0).tolist()
     return Row(
         running=running,
         churn=churn,
         us_per_step=round(median, 1),
         us_per_request=round(median / running, 3),
-        us_per_step_min=round(float(times.min()), 1),
+        us_per_step_min=round(float(times[:, 0].min()), 1),
+        cpu_us_per_step=round(cpu, 1),
         peer_us_per_step=None if churn else PEER_US_PER_STEP.get(running),
     )
 
@@ -157,7 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             line = (
                 f"{row.running:5d} running{', churn' if row.churn else '       '}: "
-                f"{row.us_per_step:9.1f} us a step, {row.us_per_request:.3f} us a request"
+                f"{row.us_per_step:9.1f} us a step, {row.us_per_request:.3f} us a request "
+                f"({row.cpu_us_per_step:.1f} us on a CPU)"
             )
         sys.stdout.write(line + "\n")
         sys.stdout.flush()

@@ -36,7 +36,7 @@ class BenchPlan:
     num_warm_ups: int = 2
 
 
-class BenchFailed(Exception):  # noqa: N818 - names say what happened
+class BenchFailed(Exception):
     """The run cannot give figures; the message says why."""
 
 

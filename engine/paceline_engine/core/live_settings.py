@@ -103,26 +103,24 @@ def _names(fields: Iterable[str]) -> str:
 def _parse(changes: Mapping[str, Any]) -> dict[str, Any]:
     """snake_case name -> value of the field's type, or 400."""
     parsed: dict[str, Any] = {}
-    for border_name, value in changes.items():
-        if border_name not in _KNOBS:
+    for given, value in changes.items():
+        if given not in _KNOBS:
             raise SettingRefused(
                 400,
-                border_name,
-                f"{border_name} is no setting; expected one of {', '.join(_KNOBS)}",
+                given,
+                f"{given} is no setting; expected one of {', '.join(_KNOBS)}",
             )
-        name, knob = _KNOBS[border_name]
+        name, knob = _KNOBS[given]
         try:
             # JSON mode: strict about types, yet a word is taken for its enum.
             text = json.dumps(value)
             parsed[name] = _adapter(name).validate_json(text, strict=True)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
-            raise SettingRefused(
-                400, border_name, _out_of_bounds(border_name, knob, value, problem)
-            ) from error
+            raise SettingRefused(400, given, _out_of_bounds(given, knob, value, problem)) from error
         except (TypeError, ValueError) as error:
             raise SettingRefused(
-                400, border_name, f"{border_name} must be a JSON value, got {value!r}"
+                400, given, f"{given} must be a JSON value, got {value!r}"
             ) from error
     return parsed
 
@@ -186,6 +184,7 @@ def _check_boot_maxima(settings: EngineSettings, changed: Mapping[str, Any]) -> 
             raise SettingRefused(
                 409,
                 border_name(name),
-                f"{border_name(name)} must be <= {border_name(boot_name)} ({boot}), got {value}; raise "
-                f"{border_name(boot_name)} (change class {knobs()[boot_name].change}) and restart",
+                f"{border_name(name)} must be <= {border_name(boot_name)} ({boot}), got {value}; "
+                f"raise {border_name(boot_name)} (change class {knobs()[boot_name].change}) and "
+                "restart",
             )

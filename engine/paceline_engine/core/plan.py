@@ -49,7 +49,9 @@ class StepPlan:
 
     Attributes:
         step_id: grows by one.
-        removed_slots: [r] int32, slots that became free.
+        removed_slots: [r] int32, slots that became free. After a failed step these are all slots,
+            also such that the runner knows to be free, and every running request is added again:
+            what the runner took over of the failed plan does not matter.
         added: requests that take slots.
         block_slots, block_groups, block_ids: [b] int32 each; block `id` is appended to the table of
             KV group `group` of `slot`, in this order.

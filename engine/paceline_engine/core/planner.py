@@ -26,7 +26,7 @@ def _steady(state: SchedulerState, now: float) -> StepPlan | None:
     """The step in which every running request goes on and nobody can join, if it is one."""
     if state.prefilling or state.in_flight or state.needs_resync or state.removed:
         return None
-    if state.brake.is_on or intake.is_open(state, state.next_step_id):
+    if state.brake.is_on or (state.queue and intake.is_open(state, state.next_step_id)):
         return None
     steady = state.steady
     if steady is None:
@@ -115,7 +115,7 @@ def _leave_prefill(state: SchedulerState, slot: int) -> None:
 
 
 def _resync(state: SchedulerState, draft: DraftPlan) -> None:
-    """After a failed step the runner's batch is unknown: give it everybody again."""
+    """After a failed step the runner's batch is unknown: empty it and give it everybody again."""
+    state.removed = list(range(len(state.slots.tracked)))
     for slot in state.slots.order.tolist():
-        state.removed.append(slot)
         state.announce(state.slots.at(slot), draft)

@@ -194,8 +194,7 @@ class PrefixCache:
             keys = chain.keys
             length = len(keys)
             if length == index:
-                parent = keys[-1] if index else chain.root
-                key = sha256(parent + data[at : at + step]).digest()
+                key = sha256((keys[-1] if index else chain.root) + data[at : at + step]).digest()
                 keys.append(key)
                 named.append(block)
                 new_keys.append(key)

@@ -53,6 +53,9 @@ class WaitingQueue:
     def __len__(self) -> int:
         return len(self._lanes[0]) + len(self._lanes[1])
 
+    def __bool__(self) -> bool:
+        return bool(self._lanes[0] or self._lanes[1])
+
     def __iter__(self) -> Iterator[TrackedRequest]:
         return (tracked for _, tracked in heapq.merge(*self._lanes))
 

@@ -175,7 +175,8 @@ class Slots:
         have = self.tables.shape[2]
         if num_blocks <= have:
             return
-        num_blocks = max(num_blocks, 2 * have)
+        # Odd, so that rows do not lie a power of two apart and share the same sets of the cache.
+        num_blocks = max(num_blocks, 2 * have) | 1
         tables = np.zeros((NUM_GROUPS, len(self.total), num_blocks), dtype=np.int32)
         tables[:, :, :have] = self.tables
         tokens = np.zeros((len(self.total), num_blocks * self.block_size), dtype=np.int32)

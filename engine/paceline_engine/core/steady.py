@@ -23,18 +23,20 @@ if TYPE_CHECKING:
     from paceline_engine.core.state import SchedulerState
 
 _EMPTY = np.empty(0, dtype=np.int32)
+_LOG_BLOCKS = 8
 
 
 class _Phase:
     """Rows that reach block boundaries in the same steps. Mutable: it counts their blocks."""
 
-    __slots__ = ("at", "chains", "current", "slots")
+    __slots__ = ("at", "blocks", "chains", "current", "slots")
 
-    def __init__(self, at: Indices, slots: Int32, current: Int32, chains: list[HashChain]) -> None:
+    def __init__(self, at: Indices, rows: Int32, current: Int32, slots: Slots) -> None:
         self.at = at  # indices into the batch
-        self.slots = slots
-        self.current = current  # table entry that each is filling
-        self.chains = chains
+        self.slots = rows
+        self.current = current  # table entry that each is filling; -1 before the first
+        self.chains: list[HashChain] = [slots.at(slot).chain for slot in rows.tolist()]
+        self.blocks: list[int] = slots.tables[FULL, rows, current].tolist()
 
 
 class SteadyBatch:
@@ -58,9 +60,10 @@ class SteadyBatch:
         self._starts: Int32 = slots.computed[rows]  # C of each row before its next step
         self._first = self._starts  # the same when the batch was made; never written to
         self._room = int((slots.limit[rows] - slots.total[rows]).min())
-        # Tokens of the last `size` steps, twice side by side, so that they are one slice at any
-        # moment: step s stands in columns s % size and s % size + size.
-        self._ring = np.zeros((len(rows), 2 * size), dtype=np.int32)
+        # Tokens of the last steps, the newest in column `_column` - 1; the last `size` of them are
+        # moved to the front when it is full, so they are one slice at any moment.
+        self._log = np.zeros((len(rows), _LOG_BLOCKS * size), dtype=np.int32)
+        self._column = 0
         phase = self._first % size
         order = np.argsort(phase, kind="stable")
         ends = np.searchsorted(phase[order], np.arange(size + 1)).tolist()
@@ -89,10 +92,12 @@ class SteadyBatch:
         starts = self._starts
         self._starts = starts + 1
         block_slots = block_ids = groups = _EMPTY
-        if self.num_blocks_wanted():
-            phase = self._phase(-self.num_planned % self._size)
+        at = -self.num_planned % self._size
+        if self._ends[at] < self._ends[at + 1]:
+            phase = self._phase(at)
             block_slots = phase.slots
-            block_ids = state.pool.allocate_many_one(len(block_slots))
+            phase.blocks = state.pool.allocate(len(block_slots))
+            block_ids = np.array(phase.blocks, dtype=np.int32)
             groups = template.zeros[: len(block_slots)]
             phase.current += 1
             self._slots.tables[FULL, block_slots, phase.current] = block_ids
@@ -101,6 +106,7 @@ class SteadyBatch:
         self._is_settled = False
         return StepPlan(
             step_id=step_id,
+            removed_slots=_EMPTY,
             block_slots=block_slots,
             block_groups=groups,
             block_ids=block_ids,
@@ -108,6 +114,7 @@ class SteadyBatch:
             starts=starts,
             num_tokens=template.ones,
             num_drafts=template.zeros,
+            draft_tokens=_EMPTY,
             samples=template.samples,
             epochs=template.epochs,
             request_ids=template.request_ids,
@@ -121,13 +128,14 @@ class SteadyBatch:
 
     def apply(self, state: "SchedulerState", result: StepResult) -> StepOutputs:
         """Take the step's tokens; names the blocks that it filled."""
-        column = self.num_applied % self._size
         filled = -(self.num_applied + 1) % self._size
         if self._ends[filled] < self._ends[filled + 1]:
-            self._fill(state, self._phase(filled), column)
-        tokens = result.tokens[:, 0]
-        self._ring[:, column] = tokens
-        self._ring[:, column + self._size] = tokens
+            self._fill(state, self._phase(filled))
+        if self._column == self._log.shape[1]:
+            self._log[:, : self._size] = self._log[:, -self._size :]
+            self._column = self._size
+        self._log[:, self._column] = result.tokens[:, 0]
+        self._column += 1
         self.num_applied += 1
         self._is_settled = False
         outputs = StepOutputs(
@@ -160,30 +168,30 @@ class SteadyBatch:
         phase = self._phases[index]
         if phase is None:
             at = self._order[self._ends[index] : self._ends[index + 1]]
-            slots = self.template.slots[at]
+            rows = self.template.slots[at]
             current = (self._first[at] - 1) // self._size
-            chains = [self._slots.at(slot).chain for slot in slots.tolist()]
-            phase = self._phases[index] = _Phase(at, slots, current, chains)
+            phase = self._phases[index] = _Phase(at, rows, current, self._slots)
         return phase
 
-    def _fill(self, state: "SchedulerState", phase: _Phase, column: int) -> None:
-        """The last input of these rows filled a block; the ring starts at `column`."""
+    def _fill(self, state: "SchedulerState", phase: _Phase) -> None:
+        """The last input of these rows filled a block."""
         slots, rows, size = self._slots, phase.slots, self._size
         by_block = slots.tokens_by_block
         if self.num_applied >= size:
-            windows = self._ring[phase.at, column : column + size]
+            windows = self._log[phase.at, self._column - size : self._column]
             by_block[rows, phase.current] = windows
         else:  # the first part of the block is older than this batch
             self._write_newest(phase.at)
             windows = by_block[rows, phase.current]
         if state.cache.enabled:
-            blocks = slots.tables[FULL, rows, phase.current].tolist()
-            state.cache.insert_last(phase.chains, phase.current.tolist(), blocks, windows)
+            index = phase.current.tolist()
+            state.cache.insert_last(phase.chains, index, phase.blocks, windows)
 
     def _write_newest(self, at: Indices | slice) -> None:
         """Write the newest outputs of rows; those of full blocks are written already."""
-        oldest = max(0, self.num_applied - self._size)
-        steps = np.arange(oldest, self.num_applied)
+        count = min(self.num_applied, self._size)
+        steps = np.arange(self.num_applied - count, self.num_applied)
         positions = self._first[at][:, None] + (1 + steps)
         rows = self.template.slots[at]
-        self._slots.tokens[rows[:, None], positions] = self._ring[at][:, steps % self._size]
+        newest = self._log[at, self._column - count : self._column]
+        self._slots.tokens[rows[:, None], positions] = newest

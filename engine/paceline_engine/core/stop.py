@@ -70,7 +70,16 @@ class StopRules:
     """
 
     __slots__ = (
-        *("_all_kept", "_eos", "_eos_from", "_extra", "_extra_slots", "_ids_from", "_limit"),
+        *(
+            "_all_kept",
+            "_eos",
+            "_eos_from",
+            "_eos_ids",
+            "_extra",
+            "_extra_slots",
+            "_ids_from",
+            "_limit",
+        ),
         "_none_ends",
     )
 
@@ -118,9 +127,8 @@ class StopRules:
 
     def may_stop(self, slots: Int32, tokens: Int32) -> bool:
         """Whether any of [m, 1] tokens is a stop id of its row, min_tokens or not: a quick look."""
-        column = tokens[:, 0]
         for eos in self._eos:
-            if (column == eos).any():
+            if np.count_nonzero(tokens == eos):
                 return True
         return bool(self._extra_slots) and bool((tokens == self._extra[slots]).any())
 

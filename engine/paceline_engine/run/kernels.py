@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline_engine.model.config import ModelConfig
 from paceline_kernels import ops
 
 
@@ -20,13 +21,15 @@ class KernelChoice:
         return {"decoder": decoder, "sampler": "torch"}
 
 
-def choose_kernels() -> KernelChoice:
+def choose_kernels(config: ModelConfig) -> KernelChoice:
     """Own C++ kernels where they can run; torch's, with the reason, where they cannot.
 
     Beside our own kernels torch gets one thread: what is left to it is small, and its OpenMP
     threads would spin at barriers on the cores that our pool works on.
     """
     reason = ops.cpu_unavailable_reason()
+    if reason is None and config.head_dim % 8:
+        reason = f"head_dim {config.head_dim} is no multiple of 8"
     if reason is not None:
         return KernelChoice(impl="torch", reason=reason)
     torch.set_num_threads(1)

@@ -51,7 +51,7 @@ def load_model(
     booted = booted.model_copy(update={"dtype": _resolved(booted.dtype)})
     kv_dtype = _KV_DTYPES[booted.dtype]
     progress("kernels", 0.0)
-    kernels = choose_kernels()
+    kernels = choose_kernels(config)
     memory = plan_memory(
         config,
         booted,

@@ -10,26 +10,6 @@ from paceline_engine.core.plan import TokenLogprobs
 Int64 = NDArray[np.int64]
 
 
-def gather_logprobs(
-    logits: Tensor, rows: Int64, tokens: Int64, counts: Int64, slice_rows: int
-) -> list[TokenLogprobs]:
-    """Read one entry per row.
-
-    Args:
-        logits: [m, vocab] float32.
-        rows: [n] rows of logits.
-        tokens: [n] the token that stands at each row's next position.
-        counts: [n] how many of the best are asked for.
-        slice_rows: rows copied at a time.
-    """
-    entries: list[TokenLogprobs] = []
-    for start in range(0, len(rows), slice_rows):
-        part = slice(start, start + slice_rows)
-        some = logits[torch.from_numpy(rows[part])]
-        entries += logprobs_of(some, tokens[part], counts[part])
-    return entries
-
-
 def logprobs_of(logits: Tensor, tokens: Int64, counts: Int64) -> list[TokenLogprobs]:
     """One entry for each of [n, vocab] logits, its token and its count of best ones."""
     norm = logits.logsumexp(dim=-1, keepdim=True)

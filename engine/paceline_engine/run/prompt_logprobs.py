@@ -62,8 +62,3 @@ def gather_prompt_logprobs(
         batch.emitted_prompt_logprobs[slot] = max(first, last)
         gathered[row] = entries
     return gathered
-
-
-def slice_rows_for(vocab_size: int, scratch_bytes: int) -> int:
-    """Rows of logits that may be copied about eight times over in the scratch memory."""
-    return max(1, scratch_bytes // (8 * 4 * vocab_size))

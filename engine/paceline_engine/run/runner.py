@@ -17,12 +17,8 @@ from paceline_engine.model.decoder import Decoder
 from paceline_engine.run.batch import Batch, SampledRows
 from paceline_engine.run.load import LoadedModel, load_model
 from paceline_engine.run.memory_plan import SCRATCH_BYTES
-from paceline_engine.run.prompt_logprobs import (
-    gather_prompt_logprobs,
-    rows_that_ask,
-    slice_rows_for,
-)
-from paceline_engine.run.sampler import sample
+from paceline_engine.run.prompt_logprobs import gather_prompt_logprobs, rows_that_ask
+from paceline_engine.run.sampler import Sampler, slice_rows_for
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +49,9 @@ class Runner:
         self._decoder: Decoder = loaded.decoder
         self._kv = loaded.kv
         self._batch = Batch(loaded.limits, engine_seed)
-        self._slice_rows = slice_rows_for(loaded.limits.vocab_size, SCRATCH_BYTES)
+        vocab_size = loaded.limits.vocab_size
+        self._sampler = Sampler(self._batch, vocab_size, SCRATCH_BYTES)
+        self._slice_rows = slice_rows_for(vocab_size, SCRATCH_BYTES)
         self._in_flight: _InFlight | None = None
 
     @classmethod
@@ -119,7 +117,7 @@ class Runner:
         step, self._in_flight = self._in_flight, None
         result, rows = step.result, step.sampled.rows
         if rows.size:
-            sampled = sample(step.logits, step.sampled, self._batch, self._slice_rows)
+            sampled = self._sampler.sample(step.logits, step.sampled)
             result.tokens[rows, 0] = sampled.tokens
             for place, message in sampled.errors.items():
                 result.tokens[rows[place], 0] = -1

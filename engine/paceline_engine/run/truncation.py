@@ -1,8 +1,8 @@
 """top-k, top-p and min-p: which tokens may be drawn.
 
 Sorting a whole vocabulary costs milliseconds a row. The tokens kept are nearly always among a few
-hundred best: they are taken from growing candidate lists, and a row is done at the first list
-that provably holds all it keeps.
+hundred best: those are cut out (a partition, no sort) and sorted, in growing lists, and a row is
+done at the first list that provably holds all it keeps.
 """
 
 import numpy as np
@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_CANDIDATES = (128, 2048)
+_CANDIDATES = (512, 8192)
 _NEVER = float("-inf")
+_LOWEST = np.finfo(np.float32).min
 
 
 def mask_min_p_(scaled: Tensor, min_p: NDArray[np.float32]) -> None:
@@ -50,8 +51,11 @@ def keep_top(
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for size in (*_CANDIDATES, vocab):
         count = min(size, vocab)
-        values, ids = scaled[pending].topk(count, dim=-1)
-        kept, is_done = _cut(values, k[pending], p[pending], norm[pending], vocab)
+        values, ids, is_all = _best(scaled[pending], count)
+        # Ties with the last candidate are candidates too: the k best are at hand with theirs.
+        is_whole = is_all | (k[pending] <= count)
+        kept, has_p = _cut(values, k[pending], p[pending], norm[pending], is_whole)
+        is_done = (is_whole | ((k[pending] == vocab) & has_p)).squeeze(1)
         parts.append((pending[is_done], kept[is_done], ids[is_done]))
         pending = pending[~is_done]
         if not pending.numel():
@@ -59,23 +63,44 @@ def keep_top(
     return _joined(parts, scaled.shape[0])
 
 
-def _cut(values: Tensor, k: Tensor, p: Tensor, norm: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
-    """Mask candidates (best first), and say for which rows no token outside could be kept."""
-    count = values.shape[1]
-    threshold = values.gather(1, (k - 1).clamp(max=count - 1))
-    worst = values[:, -1:]
-    # A tie with the k-th best may go on behind the candidates.
-    has_all_k = (k < count) & ((worst < threshold) | (worst == _NEVER))
-    if count == vocab:
-        has_all_k = torch.ones_like(has_all_k)
+def _best(scaled: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Cut out the `count` best of each row, best first, with all ties of the last.
+
+    Returns:
+        Scores and ids, [n, m] each, padded with -inf; and [n, 1] bool, nothing possible is missing.
+    """
+    table = scaled.numpy()
+    rows_total, vocab = table.shape
+    last = np.partition(table, vocab - count, axis=1)[:, vocab - count : vocab - count + 1]
+    flat = np.flatnonzero(table >= np.maximum(last, _LOWEST))
+    rows, ids = np.divmod(flat, vocab)
+    widths = np.bincount(rows, minlength=rows_total)
+    columns = np.arange(len(flat)) - np.repeat(np.cumsum(widths) - widths, widths)
+    values = np.full((rows_total, int(widths.max())), _NEVER, dtype=np.float32)
+    values[rows, columns] = table[rows, ids]
+    token_ids = np.zeros(values.shape, dtype=np.int64)
+    token_ids[rows, columns] = ids
+    order = np.argsort(-values, axis=1, kind="stable")
+    is_all = np.isneginf(last) | (count == vocab)
+    return (
+        torch.from_numpy(np.take_along_axis(values, order, axis=1)),
+        torch.from_numpy(np.take_along_axis(token_ids, order, axis=1)),
+        torch.from_numpy(is_all),
+    )
+
+
+def _cut(
+    values: Tensor, k: Tensor, p: Tensor, norm: Tensor, is_whole: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mask candidates (best first), and say in which rows they hold the mass p."""
+    threshold = values.gather(1, (k - 1).clamp(max=values.shape[1] - 1))
     kept = values.masked_fill(values < threshold, _NEVER)
     # The k best, when all at hand, are the whole mass; without top-k it is the vocabulary's.
-    mass = torch.where(has_all_k, kept.logsumexp(dim=-1, keepdim=True), norm)
+    mass = torch.where(is_whole, kept.logsumexp(dim=-1, keepdim=True), norm)
     probabilities = (kept - mass).exp()
     total = probabilities.cumsum(dim=-1)
     kept.masked_fill_((total - probabilities >= p) & (p < 1.0), _NEVER)
-    is_done = has_all_k | ((k == vocab) & (total[:, -1:] >= p))
-    return kept, is_done.squeeze(1)
+    return kept, total[:, -1:] >= p
 
 
 def _joined(parts: list[tuple[Tensor, Tensor, Tensor]], num_rows: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from paceline_crds import routes
 from paceline_engine.serve.drain import Drain
-from paceline_engine.serve.engine_client import EngineClient, Heartbeat, Startup
+from paceline_engine.serve.step.engine_client import EngineClient, Heartbeat, Startup
 
 HANG_FACTOR = 20.0
 """A step is called hung when it takes so many times longer than predicted."""

@@ -32,7 +32,7 @@ _HOP_BY_HOP = frozenset(
 )
 
 
-class AnswerCut(Exception):  # noqa: N818 - names say what happened
+class AnswerCut(Exception):
     """The server closed the connection before its answer was whole, or spoke no HTTP."""
 
 

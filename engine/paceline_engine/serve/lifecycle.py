@@ -14,13 +14,14 @@ from fastapi import FastAPI
 
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
-from paceline_engine.serve import app, listeners
-from paceline_engine.serve.admin import create_admin_app
+from paceline_engine.serve import listeners
+from paceline_engine.serve.admin.admin import create_admin_app
 from paceline_engine.serve.config import LOG_FORMAT, ServeConfig
 from paceline_engine.serve.drain import Drain, Phase
 from paceline_engine.serve.drain_gate import DrainGate
-from paceline_engine.serve.engine_client import EngineInfo, Startup
-from paceline_engine.serve.socket_client import SocketEngineClient
+from paceline_engine.serve.openai import app
+from paceline_engine.serve.step.engine_client import EngineInfo, Startup
+from paceline_engine.serve.step.socket_client import SocketEngineClient
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 
 from paceline_engine.core.errors import StartFailed
-from paceline_engine.serve.admin_token import AdminTokens
+from paceline_engine.serve.admin.admin_token import AdminTokens
 from paceline_engine.serve.config import ServeConfig
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason, Refusal, Request
 from paceline_engine.core.stats import StatsSnapshot
-from paceline_engine.serve.engine_client import (
+from paceline_engine.serve.step.engine_client import (
     EngineInfo,
     Heartbeat,
     OutputDelta,

@@ -92,4 +92,8 @@ class Session:
 def load_runner(folder: Path, **settings: Any) -> Runner:
     """A runner of a small model in float32, with noise that is the same in every run."""
     settings = {"dtype": DType.FLOAT32, "num_kv_blocks": 128, **settings}
-    return Runner.load(folder, EngineSettings(**settings), lambda phase, share: None, engine_seed=1)
+    return Runner.load(folder, EngineSettings(**settings), _quiet, engine_seed=1)
+
+
+def _quiet(_phase: str, _share: float) -> None:
+    """Progress that nobody watches."""

@@ -3,7 +3,7 @@
 import time
 
 from paceline_engine.core.request import Finished, Request, SamplingParams
-from paceline_engine.serve.engine_client import OutputStream
+from paceline_engine.serve.step.engine_client import OutputStream
 
 
 def make_request(

@@ -6,7 +6,19 @@
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 _MARK = "▁"
-_WORDS = ["<unk>", "<s>", "</s>", _MARK, "Hello", f"{_MARK}world", f"{_MARK}the", "é", "日", "a", "b"]
+_WORDS = [
+    "<unk>",
+    "<s>",
+    "</s>",
+    _MARK,
+    "Hello",
+    f"{_MARK}world",
+    f"{_MARK}the",
+    "é",
+    "日",
+    "a",
+    "b",
+]
 
 
 def byte_fallback_tokenizer() -> Tokenizer:

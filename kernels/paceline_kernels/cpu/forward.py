@@ -91,7 +91,7 @@ def describe(
 
 
 def _weight(weight: LinearWeight) -> library.Weight:
-    assert weight.packed is not None  # noqa: S101  (prepare_decoder checked the impl)
+    assert weight.packed is not None
     return weight.packed.struct
 
 

@@ -100,7 +100,6 @@ def impl(request: pytest.FixtureRequest) -> str:
         reason = ops.cpu_unavailable_reason()
         if reason is not None:
             pytest.skip(f"needs the C++ kernels: {reason}")
-    torch.set_num_threads(1)
     return str(request.param)
 
 

@@ -212,6 +212,15 @@ def test_settings_that_cannot_be_met_stop_the_start(
     assert failed.value.reason == reason
 
 
+def test_a_shape_that_the_fast_kernels_do_not_take_runs_and_says_why(tmp_path: Path) -> None:
+    model = TinyModel(head_dim=12, hidden_size=48)
+    runner = load_runner(model.write(tmp_path))
+    assert runner.kernels["decoder"].startswith("torch (head_dim 12")
+    session = Session(runner)
+    session.submit(prompts()[3], max_tokens=4)
+    assert len(session.run()[0]) == 4
+
+
 def test_the_longest_request_is_capped_to_what_the_cache_holds(tmp_path: Path) -> None:
     runner = load_runner(TinyModel().write(tmp_path), num_kv_blocks=5)
     assert runner.limits.max_model_len == 64

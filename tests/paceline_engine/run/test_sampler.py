@@ -10,7 +10,7 @@ from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import AddedRequest, StepPlan
 from paceline_engine.core.request import SamplingParams
 from paceline_engine.run.batch import Batch, SampledRows
-from paceline_engine.run.sampler import Sampled, sample
+from paceline_engine.run.sampler import Sampled, Sampler
 
 VOCAB = 24
 EOS = 2
@@ -70,7 +70,8 @@ def draw(
     batch, rows = batch_of(params, list(prompt), list(outputs), logits.shape[-1])
     table = logits if logits.dim() == 2 else logits.expand(len(params), -1).contiguous()
     before = table.clone()
-    result = sample(table, rows, batch, slice_rows)
+    scratch_bytes = slice_rows * 32 * logits.shape[-1]
+    result = Sampler(batch, logits.shape[-1], scratch_bytes).sample(table, rows)
     assert torch.equal(table.nan_to_num(), before.nan_to_num())
     return result
 
@@ -158,16 +159,17 @@ def test_logit_bias_is_added() -> None:
     expect_distribution(draw([params] * DRAWS, LOGITS).tokens, torch.softmax(scores, -1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab", [1000, 5000])
 def test_wide_nuclei_are_not_cut_to_the_candidates(vocab: int) -> None:
     flat = some_logits(vocab) * 0.1
-    drawn = draw([SamplingParams(top_p=0.9)] * 500, flat)
+    drawn = draw([SamplingParams(top_p=0.9)] * 300, flat)
     kept = top_p_kept(flat, 0.9)
     assert kept[torch.from_numpy(drawn.tokens)].all()
-    assert len(set(drawn.tokens.tolist())) > 0.7 * vocab * (1 - np.exp(-500 / vocab))
-    drawn = draw([SamplingParams(top_k=500)] * 500, flat)
+    assert len(set(drawn.tokens.tolist())) > 0.7 * vocab * (1 - np.exp(-300 / vocab))
+    drawn = draw([SamplingParams(top_k=500)] * 300, flat)
     assert (flat[torch.from_numpy(drawn.tokens)] >= flat.topk(500)[0][-1]).all()
-    assert len(set(drawn.tokens.tolist())) > 250
+    assert len(set(drawn.tokens.tolist())) > 150
 
 
 def test_greedy_is_the_best_after_penalties_and_masks() -> None:

@@ -7,8 +7,8 @@ from fastapi import FastAPI
 
 from paceline_engine.serve import health
 from paceline_engine.serve.drain import Drain
-from paceline_engine.serve.engine_client import Heartbeat, Startup
 from paceline_engine.serve.health import alive, hang_threshold_s, ready
+from paceline_engine.serve.step.engine_client import Heartbeat, Startup
 
 READY = Startup(phase="Ready", progress=1.0)
 

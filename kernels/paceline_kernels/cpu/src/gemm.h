@@ -145,35 +145,41 @@ inline void add(float* to, vf<kWidth> v, int count) {
   }
 }
 
+// What is done with finished sums, count rows of one panel. Not inlined: it would be compiled
+// anew for every tile.
+__attribute__((noinline)) inline void finish(const Product& p, int row, int count, int panel,
+                                             vf<kWidth> (*sums)[2]) {
+  const Weight& w = p.weight;
+  for (int i = 0; i < count; i++) {
+    vf<kWidth> low = sums[i][0], high = sums[i][1];
+    if (w.bias) {
+      low += load<kWidth>(w.bias + panel * kPanel);
+      high += load<kWidth>(w.bias + panel * kPanel + kWidth);
+    }
+    float* out = p.c + (row + i) * p.ldc;
+    if (p.epilogue == kSiluMul) {
+      int at = panel * kWidth;
+      put(out + at, silu_mul<kWidth>(low, high), w.n / 2 - at);
+    } else {
+      int at = panel * kPanel, left = w.n - at;
+      if (p.epilogue == kAdd) {
+        add(out + at, low, left);
+        if (left > kWidth) add(out + at + kWidth, high, left - kWidth);
+      } else {
+        put(out + at, low, left);
+        if (left > kWidth) put(out + at + kWidth, high, left - kWidth);
+      }
+    }
+  }
+}
+
 template <int MR, int F>
 void tile(const Product& p, int row, int panel, const uint8_t* ahead, int ahead_step) {
   const Weight& w = p.weight;
   vf<kWidth> sums[MR][2];
   multiply<MR, F>(p.a + row * p.lda, p.lda, w.data + panel * panel_bytes(w.k, F), w.k, ahead,
                   ahead_step, sums);
-  if (w.bias) {
-    const float* bias = w.bias + panel * kPanel;
-    for (int i = 0; i < MR; i++) {
-      sums[i][0] += load<kWidth>(bias);
-      sums[i][1] += load<kWidth>(bias + kWidth);
-    }
-  }
-  for (int i = 0; i < MR; i++) {
-    float* out = p.c + (row + i) * p.ldc;
-    if (p.epilogue == kSiluMul) {
-      int at = panel * kWidth;
-      put(out + at, silu_mul<kWidth>(sums[i][0], sums[i][1]), w.n / 2 - at);
-    } else {
-      int at = panel * kPanel, left = w.n - at;
-      if (p.epilogue == kAdd) {
-        add(out + at, sums[i][0], left);
-        if (left > kWidth) add(out + at + kWidth, sums[i][1], left - kWidth);
-      } else {
-        put(out + at, sums[i][0], left);
-        if (left > kWidth) put(out + at + kWidth, sums[i][1], left - kWidth);
-      }
-    }
-  }
+  finish(p, row, MR, panel, sums);
 }
 
 template <int F>

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "decoder.h"
+#include "probe.h"
 
 using namespace paceline;
 
@@ -123,6 +124,18 @@ void paceline_forward(void* context, const Decoder* decoder, const Batch* batch)
   auto* c = static_cast<Context*>(context);
   std::lock_guard<std::mutex> hold(c->pool.owner());
   forward(c->pool, c->scratch, *decoder, *batch);
+}
+
+float paceline_probe_multiply_adds(void* context, int64_t rounds) {
+  auto* c = static_cast<Context*>(context);
+  std::lock_guard<std::mutex> hold(c->pool.owner());
+  return probe_multiply_adds(c->pool, rounds);
+}
+
+float paceline_probe_read(void* context, const float* data, int64_t size) {
+  auto* c = static_cast<Context*>(context);
+  std::lock_guard<std::mutex> hold(c->pool.owner());
+  return probe_read(c->pool, data, size);
 }
 
 }  // extern "C"

@@ -1,0 +1,1 @@
+"""The admin port: status, live settings, drain, requests, flight recorder."""

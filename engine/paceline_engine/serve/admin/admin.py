@@ -1,0 +1,198 @@
+"""The admin port: status, settings, drain, requests, steps. Its own port and its own token."""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from paceline_crds import routes
+from paceline_engine.core.errors import SettingRefused
+from paceline_engine.serve import health
+from paceline_engine.serve.admin import flight_recorder
+from paceline_engine.serve.admin.admin_token import AdminTokens
+from paceline_engine.serve.config import ServeConfig
+from paceline_engine.serve.drain import Drain
+from paceline_engine.serve.step.engine_client import EngineClient, EngineGone
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "conflict_error",
+    412: "precondition_failed_error",
+    503: "service_unavailable_error",
+}
+MAX_PROPAGATION_S = 3600.0
+
+
+def create_admin_app(
+    client: EngineClient,
+    config: ServeConfig,
+    drain: Drain,
+    *,
+    on_drain: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> FastAPI:
+    """The admin app.
+
+    Args:
+        client: the engine.
+        config: names the token files.
+        drain: begun by POST; whoever owns it advances it.
+        on_drain: called after a drain was begun, so that its owner wakes up.
+        clock: monotonic seconds.
+    """
+    app = FastAPI(title="Paceline admin", docs_url=None, redoc_url=None)
+    tokens = AdminTokens(config)
+    _answer_errors_as_objects(app)
+
+    @app.middleware("http")
+    async def ask_for_token(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        if tokens.is_configured:
+            scheme, _, token = request.headers.get("authorization", "").partition(" ")
+            try:
+                is_accepted = scheme.lower() == "bearer" and tokens.accepts(token.strip())
+            except (OSError, ValueError) as unreadable:
+                return _error(503, f"the admin token cannot be checked: {unreadable}")
+            if not is_accepted:
+                answer = _error(401, "send the admin token as `Authorization: Bearer TOKEN`")
+                answer.headers["WWW-Authenticate"] = "Bearer"
+                return answer
+        return await call_next(request)
+
+    @app.get(routes.ADMIN_STATUS)
+    async def status() -> dict[str, Any]:
+        """Whether this engine is ready, what it serves and with which settings."""
+        live = health.alive(client.startup, client.heartbeat, clock(), config.min_hang_s)
+        ready = health.ready(live, client.startup, drain)
+        info = client.info
+        body: dict[str, Any] = {
+            "ready": ready.ok,
+            "live": live.ok,
+            "reason": ready.reason,
+            "message": ready.message,
+            "model": config.model_name,
+            "phase": client.startup.phase,
+            "progress": client.startup.progress,
+            "drain": {"phase": drain.phase.value, "secondsLeft": drain.seconds_left(clock())},
+            "secondsByPhase": dict(client.startup.seconds_by_phase),
+        }
+        if info is not None and client.startup.phase == "Ready":
+            state = await client.settings()
+            body |= {
+                "revision": state.revision,
+                "generation": state.generation,
+                "modelRevision": info.revision,
+                "capacity": {
+                    "kvBlocks": info.num_blocks - 1,
+                    "kvTokens": (info.num_blocks - 1) * info.block_size,
+                    "maxModelLen": info.max_model_len,
+                },
+                "memoryPlan": dict(info.memory_plan),
+                "kernels": dict(info.kernels),
+                "dtype": info.dtype,
+                "kvCacheDtype": info.kv_cache_dtype,
+            }
+        return body
+
+    @app.get(routes.ADMIN_SETTINGS)
+    async def get_settings() -> dict[str, Any]:
+        """The settings in force."""
+        state = await client.settings()
+        return {
+            "settings": state.settings.on_border(),
+            "generation": state.generation,
+            "revision": state.revision,
+        }
+
+    @app.patch(routes.ADMIN_SETTINGS)
+    async def patch_settings(body: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
+        """Change live settings, all or nothing: `{"maxNumSeqs": 8, "revision": 3}`."""
+        changes = dict(body)
+        revision = changes.pop("revision", None)
+        if revision is not None and (type(revision) is not int or revision < 0):
+            raise SettingRefused(
+                400, "revision", f"revision must be a whole number >= 0, got {revision!r}"
+            )
+        change = await client.patch_settings(changes, revision)
+        return {
+            "generation": change.generation,
+            "revision": change.revision,
+            "old": dict(change.old),
+            "new": dict(change.new),
+        }
+
+    @app.post(routes.ADMIN_DRAIN)
+    async def post_drain(body: Annotated[dict[str, Any] | None, Body()] = None) -> dict[str, Any]:
+        """Begin a drain through both phases: `{"propagation_s": 5}`, or no body."""
+        given = (body or {}).get("propagation_s", config.propagation_s)
+        unknown = sorted(set(body or {}) - {"propagation_s"})
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        if unknown or not is_number or not 0 <= given <= MAX_PROPAGATION_S:
+            raise HTTPException(
+                400,
+                f"propagation_s must be a number in 0..{MAX_PROPAGATION_S:.0f} and the only "
+                f"field, got {body!r}",
+            )
+        drain.post(clock(), float(given))
+        on_drain()
+        return {"phase": drain.phase.value}
+
+    @app.get(routes.ADMIN_REQUESTS)
+    async def requests() -> dict[str, Any]:
+        """Every request in the engine, with the reason why it waits."""
+        return {"requests": await client.requests()}
+
+    @app.get(routes.ADMIN_STEPS, response_model=None)
+    async def steps(
+        limit: Annotated[int, Query(ge=1, le=flight_recorder.MAX_STEPS)] = 100,
+        format: Annotated[str, Query(pattern="^(json|chrome)$")] = "json",  # noqa: A002 - the query's name
+    ) -> dict[str, Any]:
+        """The last steps, oldest first, or a trace of them for chrome://tracing."""
+        found = await client.steps(limit)
+        return flight_recorder.chrome_trace(found) if format == "chrome" else {"steps": found}
+
+    @app.post(routes.ADMIN_RESET_PREFIX_CACHE)
+    async def reset_prefix_cache() -> dict[str, Any]:
+        """Forget the cached blocks that no request uses."""
+        return {"blocks": await client.reset_prefix_cache()}
+
+    return app
+
+
+def _answer_errors_as_objects(app: FastAPI) -> None:
+    @app.exception_handler(SettingRefused)
+    async def refused(_: Request, error: SettingRefused) -> JSONResponse:
+        return _error(error.status, str(error), error.field or None)
+
+    @app.exception_handler(EngineGone)
+    async def gone(_: Request, error: EngineGone) -> JSONResponse:
+        return _error(503, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return _error(400, f"{place}: {first['msg']}", place)
+
+    @app.exception_handler(HTTPException)
+    async def other(_: Request, error: HTTPException) -> JSONResponse:
+        return _error(error.status_code, str(error.detail))
+
+
+def _error(status: int, message: str, param: str | None = None) -> JSONResponse:
+    kind = _TYPES.get(status, "internal_server_error")
+    body = {
+        "message": message,
+        "type": kind,
+        "param": param,
+        "code": kind.removesuffix("_error"),
+    }
+    return JSONResponse({"error": body}, status)

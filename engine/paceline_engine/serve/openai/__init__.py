@@ -1,0 +1,1 @@
+"""The OpenAI-compatible routes: bodies, rules, answers, errors."""

@@ -1,0 +1,204 @@
+"""From checked bodies and prompts to requests of the engine and the answer to the client."""
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from starlette.requests import Request as HttpRequest
+
+from paceline_engine.core.request import Request
+from paceline_engine.serve.config import ServeConfig
+from paceline_engine.serve.openai.answer import GenerationAnswer
+from paceline_engine.serve.openai.chat_form import ChatForm
+from paceline_engine.serve.openai.choice import Choice, LoggedToken
+from paceline_engine.serve.openai.completion_form import CompletionForm
+from paceline_engine.serve.openai.errors import bad_request
+from paceline_engine.serve.openai.generation import Generation
+from paceline_engine.serve.openai.openai_types import ChatBody, CompletionBody
+from paceline_engine.serve.openai.rendering import Answering, Prompt
+from paceline_engine.serve.openai.sampling import num_logprobs, sampling_params
+from paceline_engine.serve.openai.served_model import LoadedText, ServedModel
+from paceline_engine.serve.step.engine_client import EngineClient, EngineGone
+from paceline_engine.serve.text.detokenizer import IncrementalText, StopMatcher, incremental_text
+
+MAX_SEQUENCES = 1024
+_REFRESH_S = 1.0
+
+
+class QueueTimeout:
+    """The live setting queueTimeoutS, at most about a second old, without a wait per request."""
+
+    def __init__(
+        self, client: EngineClient, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._value_s: int | None = None
+        self._read_at_s = 0.0
+        self._refresh: asyncio.Task[None] | None = None
+
+    async def deadline_s(self, arrival_s: float) -> float | None:
+        """Until when a request that arrived then must have started."""
+        if self._value_s is None:
+            await self._read()
+        elif self._clock() - self._read_at_s > _REFRESH_S and (
+            self._refresh is None or self._refresh.done()
+        ):
+            self._refresh = asyncio.create_task(self._read_quietly())
+        return arrival_s + self._value_s if self._value_s else None
+
+    async def _read_quietly(self) -> None:
+        # An engine that is gone refuses the request itself, a moment later.
+        with contextlib.suppress(EngineGone):
+            await self._read()
+
+    async def _read(self) -> None:
+        state = await self._client.settings()
+        self._value_s = state.settings.queue_timeout_s
+        self._read_at_s = self._clock()
+
+
+@dataclass(slots=True, kw_only=True)
+class Launcher:
+    """What the generating routes share; mutable only in its counter and caches."""
+
+    client: EngineClient
+    config: ServeConfig
+    served: ServedModel
+    queue_timeout: QueueTimeout
+    request_ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    async def launch(
+        self,
+        http: HttpRequest,
+        body: ChatBody | CompletionBody,
+        prompts: list[Prompt],
+        loaded: LoadedText,
+        *,
+        arrival_s: float,
+        headers: dict[str, str],
+    ) -> GenerationAnswer:
+        """Make the answer; the engine hears of it when the answer is sent.
+
+        Raises:
+            ApiError: 400.
+            EngineGone: no engine.
+        """
+        n = body.n or 1
+        if n * len(prompts) > MAX_SEQUENCES:
+            raise bad_request(
+                f"n times the number of prompts must be <= {MAX_SEQUENCES}, got "
+                f"{n * len(prompts)}; send several requests",
+                "n",
+            )
+        http_id = body.request_id or http.state.request_id
+        http.state.request_id = http_id
+        deadline_s = await self.queue_timeout.deadline_s(arrival_s)
+        choices: list[Choice] = []
+        for prompt in prompts:
+            params = sampling_params(
+                body,
+                num_prompt_tokens=len(prompt.token_ids),
+                info=loaded.info,
+                tokenizer=loaded.tokenizer,
+            )
+            for i in range(n):
+                index = len(choices)
+                request = Request(
+                    request_id=next(self.request_ids),
+                    external_id=http_id if n * len(prompts) == 1 else f"{http_id}-{index}",
+                    prompt_token_ids=tuple(prompt.token_ids),
+                    params=dataclasses.replace(params, choice=i),
+                    priority=body.priority or 0,
+                    tenant=http.state.tenant,
+                    cache_salt=body.cache_salt or "",
+                    arrival_s=arrival_s,
+                    deadline_s=deadline_s,
+                )
+                choices.append(_choice(index, request, body, prompt, loaded))
+        is_chat = isinstance(body, ChatBody)
+        options = body.stream_options
+        include_usage = bool(options is not None and options.include_usage)
+        answering = Answering(
+            answer_id=("chatcmpl-" if is_chat else "cmpl-") + http_id,
+            created=int(time.time()),
+            model=self.served.name,
+            vocabulary=loaded.tokenizer.vocabulary,
+            prompts=prompts,
+            choices_per_prompt=n,
+            echo=bool(body.echo),
+            include_usage=include_usage,
+            return_token_ids=bool(body.return_token_ids),
+            num_logprobs=num_logprobs(body),
+            num_prompt_logprobs=body.prompt_logprobs,
+        )
+        return GenerationAnswer(
+            Generation(self.client, choices),
+            ChatForm(answering) if is_chat else CompletionForm(answering),
+            is_stream=bool(body.stream),
+            include_usage=include_usage,
+            headers=headers,
+        )
+
+
+def echoed_prompt(
+    token_ids: list[int], given: str | None, body: CompletionBody, loaded: LoadedText
+) -> Prompt:
+    """A prompt with the text that `echo` shows.
+
+    With log-probabilities the text is what the tokens say, so that offsets point into it; without,
+    it is the text as given.
+    """
+    if not body.echo:
+        return Prompt(token_ids=token_ids)
+    text = _text_behind(None, body, loaded)
+    pieces: list[str] = []
+    logged: list[LoggedToken] = []
+    offset = 0
+    for token_id in token_ids:
+        logged.append(LoggedToken(token_id=token_id, entry=None, offset=offset))
+        pieces.append(text.push(token_id))
+        offset += len(pieces[-1])
+    if body.logprobs is None:
+        return Prompt(token_ids=token_ids, text="".join(pieces) if given is None else given)
+    return Prompt(token_ids=token_ids, text="".join(pieces), logged=logged)
+
+
+def _text_behind(
+    prompt: Prompt | None, body: ChatBody | CompletionBody, loaded: LoadedText
+) -> IncrementalText:
+    """Incremental text at the start of a prompt, or behind it."""
+    is_echo = bool(body.echo) and isinstance(body, CompletionBody)
+    text = incremental_text(
+        loaded.tokenizer.vocabulary,
+        skip_special_tokens=body.skip_special_tokens is not False,
+        at_start=is_echo,
+    )
+    if is_echo and prompt is not None:
+        # A character may begin in the prompt's last token and end in the first output token.
+        for token_id in prompt.token_ids:
+            text.push(token_id)
+    return text
+
+
+def _choice(
+    index: int,
+    request: Request,
+    body: ChatBody | CompletionBody,
+    prompt: Prompt,
+    loaded: LoadedText,
+) -> Choice:
+    stop = body.stop or []
+    include = bool(body.include_stop_str_in_output)
+    return Choice(
+        index=index,
+        request=request,
+        text=_text_behind(prompt, body, loaded),
+        stops=StopMatcher([stop] if isinstance(stop, str) else stop, include=include),
+        include_stop=include,
+        first_offset=len(prompt.text),
+    )

@@ -1,0 +1,201 @@
+"""Bodies of the OpenAI-compatible routes, with the bounds of every value.
+
+A field that is not named here is kept in `model_extra` and reported (`validation.unknown_fields`).
+Fields of features that this release does not build are named, so that they can be refused.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 1024
+
+INT32 = 2**31 - 1
+INT64 = 2**63 - 1
+
+TokenId = Annotated[int, Field(ge=0, le=INT32)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stop = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)]
+
+
+class _Body(BaseModel):
+    """Strict: a number in quotes is an error, as at OpenAI."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(_Body):
+    """What a stream carries besides text."""
+
+    include_usage: bool | None = Field(
+        default=None, description="One more chunk, before the end, with the usage."
+    )
+
+
+class _Generate(_Body):
+    """Fields that chat and text completions share."""
+
+    model: str | None = Field(default=None, description="Served name; the only model if absent.")
+    max_tokens: int | None = Field(
+        default=None, ge=0, description="Output tokens at most; clamped to the model's window."
+    )
+    min_tokens: int | None = Field(
+        default=None, ge=0, description="No end and no stop before so many output tokens."
+    )
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES, description="Choices per prompt.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = Field(
+        default=None, description="Only together with stream."
+    )
+    temperature: float | None = Field(default=None, ge=0, le=2, description="0 is greedy.")
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, description="0 and -1 keep all.")
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    # Beyond these bounds logits leave the range of float32.
+    repetition_penalty: float | None = Field(default=None, ge=0.001, le=1000)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        default=None, description="Token id -> what is added to its logit."
+    )
+    seed: int | None = Field(default=None, ge=-INT64 - 1, le=INT64)
+    stop: Stop | None = Field(default=None, description="The text ends before any of these.")
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = Field(default=None, description="Default: true.")
+    spaces_between_special_tokens: bool | None = Field(
+        default=None, description="Taken for compatibility; the decoders here put none there."
+    )
+    truncate_prompt_tokens: int | None = Field(
+        default=None,
+        ge=-1,
+        description="Keep the last so many prompt tokens; -1 keeps what fits the window.",
+    )
+    allowed_token_ids: TokenIds | None = None
+    bad_words: list[Annotated[str, Field(min_length=1)]] | None = None
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    return_token_ids: bool | None = None
+    add_special_tokens: bool | None = None
+    priority: int | None = Field(
+        default=None, ge=-INT32, le=INT32, description="Smaller is served first."
+    )
+    request_id: str | None = Field(default=None, pattern=r"^[\x21-\x7e]{1,128}$")
+    cache_salt: str | None = Field(
+        default=None, max_length=256, description="Prefixes are shared among equal salts only."
+    )
+    user: str | None = None
+
+    # Not built yet: refused unless the value asks for nothing (validation.refuse_unbuilt).
+    response_format: dict[str, Any] | None = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    logits_processors: Any = None
+    use_beam_search: Any = None
+
+
+class TextPart(_Body):
+    """A part of a message's content; only text is served."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(_Body):
+    """One message of a chat; what else it holds is handed to the chat template."""
+
+    role: Annotated[str, Field(min_length=1)]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+
+
+class ChatBody(_Generate):
+    """Body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: int | None = Field(default=None, ge=1, description="See max_completion_tokens.")
+    max_completion_tokens: int | None = Field(
+        default=None, ge=1, description="Output tokens at most; wins over max_tokens."
+    )
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(
+        default=None, ge=0, le=MAX_TOP_LOGPROBS, description="Needs logprobs."
+    )
+    echo: bool | None = Field(
+        default=None, description="The text begins with the last message's content."
+    )
+    add_generation_prompt: bool | None = Field(default=None, description="Default: true.")
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    documents: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+
+
+class CompletionBody(_Generate):
+    """Body of POST /v1/completions."""
+
+    prompt: (
+        Annotated[str, Field(min_length=1)]
+        | TokenIds
+        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+        | Annotated[list[TokenIds], Field(min_length=1)]
+    )
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    echo: bool | None = Field(default=None, description="The text begins with the prompt.")
+    best_of: int | None = Field(default=None, ge=1)
+    suffix: str | None = None
+
+
+class TokenizeBody(_Body):
+    """Body of POST /tokenize: a prompt or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(_Body):
+    """Body of POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[TokenId]
+    skip_special_tokens: bool | None = Field(default=None, description="Default: false.")
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """Body of every answer that is not a success."""
+
+    error: ErrorDetail

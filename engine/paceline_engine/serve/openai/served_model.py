@@ -1,0 +1,79 @@
+"""The model behind this server, as the HTTP process knows it: facts, tokenizer, chat template."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline_engine.core.errors import StartFailed
+from paceline_engine.serve.config import ServeConfig
+from paceline_engine.serve.openai.errors import ApiError, unavailable
+from paceline_engine.serve.step.engine_client import EngineClient, EngineInfo
+from paceline_engine.serve.text.chat import ChatTemplate
+from paceline_engine.serve.text.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedText:
+    """What text routes need of a loaded model."""
+
+    info: EngineInfo
+    tokenizer: TextTokenizer
+    template: ChatTemplate
+
+
+class ServedModel:
+    """Knows the name at once, the tokenizer as soon as the engine says where the model lies.
+
+    Attributes:
+        name: under which clients ask for it.
+        created: when this server started, in Unix seconds.
+    """
+
+    def __init__(self, client: EngineClient, config: ServeConfig) -> None:
+        self.name = config.model_name
+        self.root = config.model
+        self.created = int(time.time())
+        self._client = client
+        self._loaded: LoadedText | None = None
+        self._lock = asyncio.Lock()
+
+    def check_name(self, name: str | None) -> None:
+        """Raise a 404 unless it is the served model's."""
+        if name is not None and name != self.name:
+            raise ApiError(
+                404,
+                f"the model {name[:128]!r} is not served here; /v1/models lists {self.name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    async def text(self) -> LoadedText:
+        """Tokenizer and template, read once, beside the event loop.
+
+        Raises:
+            ApiError: 503 while the model loads, or when it cannot be loaded.
+        """
+        if self._loaded is not None:
+            return self._loaded
+        info = self._client.info
+        if info is None:
+            startup = self._client.startup
+            raise unavailable(
+                f"the model is not loaded yet ({startup.phase}); {startup.message or 'try again'}",
+                retry_after_s=5,
+            )
+        async with self._lock:
+            if self._loaded is None:
+                try:
+                    self._loaded = await asyncio.to_thread(_load, info)
+                except StartFailed as error:
+                    raise unavailable(str(error), retry_after_s=60) from error
+        return self._loaded
+
+
+def _load(info: EngineInfo) -> LoadedText:
+    folder = Path(info.model_dir)
+    return LoadedText(
+        info=info, tokenizer=TextTokenizer.load(folder), template=ChatTemplate.load(folder)
+    )

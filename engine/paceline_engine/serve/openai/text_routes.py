@@ -1,0 +1,123 @@
+"""The small routes: models, tokens of a text and back, metrics, version."""
+
+import time
+from importlib import metadata as package_metadata
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from paceline_engine.serve import metrics
+from paceline_engine.serve.config import ServeConfig
+from paceline_engine.serve.drain import Drain
+from paceline_engine.serve.openai import openapi, validation
+from paceline_engine.serve.openai.border import read_json_body
+from paceline_engine.serve.openai.errors import bad_request
+from paceline_engine.serve.openai.generating import render_chat
+from paceline_engine.serve.openai.openai_types import DetokenizeBody, TokenizeBody
+from paceline_engine.serve.openai.served_model import ServedModel
+from paceline_engine.serve.step.engine_client import EngineClient
+from paceline_engine.serve.text import detokenizer
+
+
+def router(
+    client: EngineClient, config: ServeConfig, served: ServedModel, drain: Drain
+) -> APIRouter:
+    """Routes that need no generation."""
+    routes = APIRouter(tags=["text"])
+
+    def described() -> dict[str, Any]:
+        info = client.info
+        return {
+            "id": served.name,
+            "object": "model",
+            "created": served.created,
+            "owned_by": "paceline",
+            "root": served.root,
+            "parent": None,
+            "max_model_len": None if info is None else info.max_model_len,
+        }
+
+    @routes.get("/v1/models", responses=openapi.errors(401))
+    async def models() -> JSONResponse:
+        """The one model that is served."""
+        return JSONResponse({"object": "list", "data": [described()]})
+
+    @routes.get("/v1/models/{model:path}", responses=openapi.errors(401, 404))
+    async def model_by_name(model: str) -> JSONResponse:
+        """The model, if it has this name."""
+        served.check_name(model)
+        return JSONResponse(described())
+
+    @routes.get("/version")
+    async def version() -> JSONResponse:
+        """The release that runs here."""
+        return JSONResponse({"version": paceline_version()})
+
+    @routes.get("/metrics", response_class=PlainTextResponse, responses=openapi.errors(401))
+    async def page() -> Response:
+        """Prometheus metrics, under vLLM's names and our own."""
+        facts = metrics.ServingFacts(
+            model_name=served.name,
+            is_draining=not drain.is_ready,
+            startup_seconds=client.startup.seconds_by_phase,
+            unix_s=time.time(),
+        )
+        return Response(
+            metrics.render(client.stats, facts), headers={"content-type": metrics.CONTENT_TYPE}
+        )
+
+    @routes.post("/tokenize", **openapi.taking(TokenizeBody))
+    async def tokenize(http: HttpRequest) -> JSONResponse:
+        """Tokens of a prompt, or of a chat as the chat template writes it."""
+        body = validation.parse(TokenizeBody, await read_json_body(http))
+        served.check_name(body.model)
+        headers = validation.check_fields(body, strict=config.strict)
+        if (body.prompt is None) == (body.messages is None):
+            raise bad_request("send either prompt or messages", "prompt")
+        loaded = await served.text()
+        if body.messages is not None:
+            validation.check_messages(body.messages)
+            validation.check_chat_prompt(body)
+            trusts = config.trust_request_chat_template
+            text = render_chat(body, loaded, trusts_templates=trusts)
+        else:
+            text = body.prompt or ""
+        adds = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
+        token_ids = await loaded.tokenizer.encode_apart(text, add_special_tokens=adds)
+        vocabulary = loaded.tokenizer.vocabulary
+        answer: dict[str, Any] = {
+            "count": len(token_ids),
+            "max_model_len": loaded.info.max_model_len,
+            "tokens": token_ids,
+        }
+        if body.return_token_strs:
+            answer["token_strs"] = [vocabulary.name_of(token_id) for token_id in token_ids]
+        return JSONResponse(answer, headers=headers)
+
+    @routes.post("/detokenize", **openapi.taking(DetokenizeBody))
+    async def detokenize(http: HttpRequest) -> JSONResponse:
+        """The text of tokens."""
+        body = validation.parse(DetokenizeBody, await read_json_body(http))
+        served.check_name(body.model)
+        headers = validation.check_fields(body, strict=config.strict)
+        loaded = await served.text()
+        validation.check_token_ids("tokens", body.tokens, loaded.info.vocab_size)
+        text = detokenizer.decode(
+            loaded.tokenizer.vocabulary,
+            body.tokens,
+            skip_special_tokens=bool(body.skip_special_tokens),
+        )
+        return JSONResponse({"prompt": text}, headers=headers)
+
+    return routes
+
+
+def paceline_version() -> str:
+    """Version of the installed package; "unknown" in a tree that is not installed."""
+    try:
+        return package_metadata.version("paceline")
+    except package_metadata.PackageNotFoundError:
+        return "unknown"

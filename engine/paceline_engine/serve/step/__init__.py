@@ -1,0 +1,1 @@
+"""The step loop, its process and the way to speak to it."""

@@ -1,0 +1,120 @@
+"""Random paged batches for the attention tests, and the bound that the rounding allows."""
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline_kernels import ops
+
+POISON = float("nan")
+NO_BLOCK = 2**30  # an entry that nobody may read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Rows with random block tables over poisoned caches; float32 queries."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    slot_mapping: Tensor
+    block_tables: Tensor
+    cu_seqlens_q: Tensor
+    seq_lens: Tensor
+    num_blocks: int
+    block_size: int
+
+    def caches(self, impl: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Poisoned caches into which the impl itself wrote the batch's keys and values."""
+        _, kv_heads, head_dim = self.k.shape
+        sizes = (self.num_blocks, self.block_size, kv_heads, head_dim)
+        k_cache, v_cache = ops.new_kv_cache(*sizes, dtype, impl=impl)
+        k_cache.fill_(POISON)
+        v_cache.fill_(POISON)
+        ops.write_kv(self.k, self.v, k_cache, v_cache, self.slot_mapping, impl=impl)
+        return k_cache, v_cache
+
+    def attend(
+        self,
+        impl: str,
+        caches: tuple[Tensor, Tensor],
+        *,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> Tensor:
+        """The impl's output."""
+        return ops.paged_attention(
+            self.q.to(torch.float64) if caches[0].dtype == torch.float64 else self.q,
+            *caches,
+            self.block_tables,
+            self.cu_seqlens_q,
+            self.seq_lens,
+            softmax_scale=self.q.shape[2] ** -0.5,
+            sliding_window=window,
+            soft_cap=soft_cap,
+            impl=impl,
+        )
+
+
+def make_batch(
+    rows: list[tuple[int, int]],
+    *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    seed: int = 0,
+) -> Batch:
+    """Rows of (context with new tokens, new tokens); blocks are drawn in random order."""
+    shuffle = random.Random(seed)  # noqa: S311  (test data)
+    noise = torch.Generator().manual_seed(seed)
+    counts = [-(-length // block_size) for length, _ in rows]
+    num_blocks = sum(counts) + 2
+    free = list(range(1, num_blocks))
+    shuffle.shuffle(free)
+    tables = torch.full((len(rows), max(counts) + 1), NO_BLOCK, dtype=torch.int32)
+    slots: list[int] = []
+    for row, (length, _) in enumerate(rows):
+        mine = [free.pop() for _ in range(counts[row])]
+        tables[row, : counts[row]] = torch.tensor(mine, dtype=torch.int32)
+        slots += [mine[i // block_size] * block_size + i % block_size for i in range(length)]
+    new = [count for _, count in rows]
+    cu_seqlens_q = torch.tensor([0, *new]).cumsum(0).to(torch.int32)
+
+    def draw(tokens: int, count: int) -> Tensor:
+        return torch.randn(tokens, count, head_dim, generator=noise)
+
+    return Batch(
+        q=draw(sum(new), heads),
+        k=draw(len(slots), kv_heads),
+        v=draw(len(slots), kv_heads),
+        slot_mapping=torch.tensor(slots),
+        block_tables=tables,
+        cu_seqlens_q=cu_seqlens_q,
+        seq_lens=torch.tensor([length for length, _ in rows], dtype=torch.int32),
+        num_blocks=num_blocks,
+        block_size=block_size,
+    )
+
+
+def error_bound(batch: Batch, caches: tuple[Tensor, Tensor]) -> float:
+    """Largest error that float32 arithmetic may make against exact arithmetic.
+
+    With u = 2^-24 and gamma(n) = n * u / (1 - n * u) (Higham, Accuracy and Stability, ch. 3):
+    a score s = scale * q.k is off by at most gamma(d + 2) * S, where S = scale * |q|.|k| at its
+    largest. A weight exp(s - top) / total is then off by the factor exp(2 * gamma(d + 2) * S)
+    (numerator and total), times (1 + gamma(n + 16)): n additions of the total, and 16 for exp (4
+    units of its polynomial), subtraction, product with the running rescale and the division. The
+    output, a mean of values under these weights, gathers gamma(n) more. All errors are at most
+    that factor times V = the largest |v|, once for the weights and once for the sum.
+    """
+    u = 2.0**-24
+    head_dim = batch.q.shape[2]
+    length = int(batch.seq_lens.max())
+    norms = batch.q.norm(dim=-1).max() * caches[0].nan_to_num().float().norm(dim=-1).max()
+    score = float(norms) * head_dim**-0.5
+    largest = float(caches[1].nan_to_num().float().abs().max())
+    weights = 2 * (head_dim + 2) * u * score + (length + 16) * u
+    return float(1.01 * largest * (weights + (length + 2) * u))

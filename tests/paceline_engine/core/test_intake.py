@@ -1,0 +1,121 @@
+"""The walk over the queue: look-ahead, a head that does not fit, no deadlock (SCHEDULER 16, 20)."""
+
+from paceline_engine.core.admission import MAX_PASSES
+from paceline_engine.testing.trial import Trial, tiny_limits
+
+
+def started(trial: Trial) -> list[int]:
+    return [added.request_id for plan in trial.plans for added in plan.added]
+
+
+def test_the_whole_prompt_must_fit_though_only_a_chunk_is_computed_now() -> None:
+    trial = Trial(tiny_limits(num_blocks=11, block_size=8), max_num_batched_tokens=16)
+    trial.submit([1] * 40, max_tokens=1)
+    trial.step()
+    trial.submit([2] * 41, max_tokens=1)
+    trial.step()
+    assert started(trial) == [0]
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_blocks_promised_to_running_requests_are_not_given_to_new_ones() -> None:
+    trial = Trial(tiny_limits(num_blocks=11, block_size=8), max_num_batched_tokens=16)
+    trial.submit([1] * 48, max_tokens=1)
+    trial.step()  # owns 2 of its 6 blocks
+    trial.submit([2] * 40, max_tokens=1)
+    trial.step()
+    assert started(trial) == [0]
+    trial.run()
+    assert not any(finished.message for finished in trial.finished.values())
+    trial.assert_all_solo()
+
+
+def test_an_expected_share_of_the_output_must_fit_too() -> None:
+    trial = Trial(tiny_limits(num_blocks=11, block_size=8))
+    trial.submit([1] * 8, max_tokens=48)
+    trial.submit([2] * 8, max_tokens=48)
+    trial.step()
+    assert started(trial) == [0]
+    hopeful = Trial(tiny_limits(num_blocks=11, block_size=8))
+    hopeful.expect_short_outputs()
+    hopeful.submit([1] * 8, max_tokens=48)
+    hopeful.submit([2] * 8, max_tokens=48)
+    hopeful.step()
+    assert started(hopeful) == [0, 1]
+
+
+def test_the_watermark_keeps_blocks_free_for_running_requests() -> None:
+    trial = Trial(tiny_limits(num_blocks=11, block_size=8), watermark="0.5")
+    trial.expect_short_outputs()
+    for number in range(6):
+        trial.submit([number] * 7, max_tokens=20)
+    trial.step()
+    assert len(started(trial)) == 5
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_if_nothing_runs_the_head_is_admitted_whatever_the_forecast() -> None:
+    trial = Trial(tiny_limits(num_blocks=11, block_size=8), watermark="0.9")
+    trial.submit([1] * 70, max_tokens=500)
+    assert trial.step() is not None
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_smaller_requests_pass_a_head_that_does_not_fit_and_then_it_runs() -> None:
+    trial = Trial(tiny_limits(num_blocks=21, block_size=8), watermark="0", prefix_caching=False)
+    trial.submit([1] * 95, max_tokens=24)
+    trial.step()
+    head = trial.submit([2] * 90, max_tokens=1)
+    small = [trial.submit([3 + number] * 7, max_tokens=2) for number in range(4)]
+    trial.step()
+    assert head not in started(trial)
+    assert set(small) & set(started(trial))
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_passing_is_bounded_so_that_the_head_is_not_passed_for_ever() -> None:
+    limits = tiny_limits(num_blocks=40, block_size=8)
+    trial = Trial(limits, watermark="0", prefix_caching=False)
+    runner = trial.submit([1] * 100, max_tokens=100)
+    trial.step()
+    head = trial.submit([2] * 200, max_tokens=1)
+    while head not in started(trial):
+        trial.submit([3, len(trial.requests) % 90], max_tokens=3)
+        trial.step()
+    order = started(trial)
+    assert order.index(head) - 1 == MAX_PASSES, "the first to start was the one that runs"
+    assert runner in trial.finished
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_what_comes_free_later_is_kept_for_the_head() -> None:
+    trial = Trial(tiny_limits(num_blocks=13, block_size=8), watermark="0", prefix_caching=False)
+    trial.submit([1] * 39, max_tokens=2)  # 5 blocks
+    trial.submit([2] * 39, max_tokens=30)  # up to 9 of 12
+    trial.expect_short_outputs()
+    trial.step()
+    head = trial.submit([3] * 80, max_tokens=1)  # 10 blocks
+    other = trial.submit([4] * 30, max_tokens=1)  # 4 blocks: more than were free beside the head
+    while head not in started(trial):
+        trial.step()
+        assert other not in started(trial) or head in started(trial)
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_waiting_requests_hold_no_blocks_that_the_head_could_need() -> None:
+    # PITFALL 2: nobody behind the head keeps blocks while it waits for them.
+    trial = Trial(tiny_limits(num_blocks=7, block_size=8), watermark="0")
+    trial.expect_short_outputs()
+    for number in range(5):
+        trial.submit([number] * 9, max_tokens=30)
+    while trial.scheduler.has_work:
+        trial.step()
+        described = trial.scheduler.describe(0.0)
+        assert all(r["num_blocks"] == 0 for r in described if r["state"] != "running")
+    trial.assert_all_solo()

@@ -1,0 +1,66 @@
+"""Slots are given out and taken back, and their arrays grow without losing anything."""
+
+import numpy as np
+
+from paceline_engine.core.block_pool import BlockPool
+from paceline_engine.core.prefix_cache import PrefixCache
+from paceline_engine.core.request import Request, SamplingParams
+from paceline_engine.core.slots import Slots
+from paceline_engine.core.tracked import TrackedRequest
+from paceline_engine.testing.trial import tiny_limits
+
+LIMITS = tiny_limits(num_blocks=600, block_size=8, max_slots=3)
+
+
+def tracked(number: int, prompt: int, max_tokens: int = 4) -> TrackedRequest:
+    request = Request(
+        request_id=number,
+        external_id=str(number),
+        prompt_token_ids=tuple(range(prompt)),
+        params=SamplingParams(max_tokens=max_tokens),
+    )
+    chain = PrefixCache(BlockPool(4), 8, b"").chain(number)
+    return TrackedRequest(request, number, prompt + max_tokens, chain)
+
+
+def test_a_slot_that_is_given_out_again_has_another_epoch() -> None:
+    slots = Slots(LIMITS)
+    first = slots.seat(tracked(1, 5), 0)
+    epoch = int(slots.epoch[first])
+    slots.append_blocks(first, [7, 8, 9])
+    assert slots.unseat(first) == [9, 8, 7]
+    slots.compact()
+    again = slots.seat(tracked(2, 5), 0)
+    assert again == first
+    assert slots.epoch[again] > epoch
+    assert slots.blocks(again).tolist() == []
+
+
+def test_the_order_of_admission_outlives_slots_that_are_reused() -> None:
+    slots = Slots(LIMITS)
+    seats = [slots.seat(tracked(number, 5), 0) for number in range(3)]
+    slots.unseat(seats[0])
+    slots.compact()
+    slots.seat(tracked(9, 5), 0)
+    assert slots.order.tolist() == [seats[1], seats[2], seats[0]]
+    assert slots.num_free == 0
+
+
+def test_a_long_request_makes_the_arrays_wider_and_keeps_what_stood_there() -> None:
+    slots = Slots(LIMITS)
+    short = slots.seat(tracked(1, 40), 0)
+    slots.append_blocks(short, [3, 4, 5])
+    long = slots.seat(tracked(2, 3000, max_tokens=1000), 0)
+    np.testing.assert_array_equal(slots.known_tokens(short), np.arange(40))
+    np.testing.assert_array_equal(slots.known_tokens(long), np.arange(3000))
+    assert slots.blocks(short).tolist() == [3, 4, 5]
+    np.testing.assert_array_equal(slots.tokens_by_block[short, 1], np.arange(8, 16))
+
+
+def test_promised_blocks_count_only_what_is_still_missing() -> None:
+    slots = Slots(LIMITS)
+    for number, promised in ((1, 5), (2, 1)):
+        slot = slots.seat(tracked(number, 5), 0)
+        slots.append_blocks(slot, [10 * number, 10 * number + 1])
+        slots.promised[slot] = promised
+    assert slots.promised_blocks() == 3

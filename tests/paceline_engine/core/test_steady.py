@@ -1,0 +1,110 @@
+"""Decodes in lockstep give what a step by step account gives (DESIGN, cost rule)."""
+
+import pytest
+
+from paceline_engine.testing.trial import Trial, tiny_limits
+
+ROOMY = tiny_limits(num_blocks=400, block_size=8)
+
+
+def lockstep(limits=ROOMY, **settings) -> Trial:
+    return Trial(limits, is_checked=False, **settings)
+
+
+def is_steady(trial: Trial) -> bool:
+    return trial.scheduler._state.steady is not None
+
+
+def test_decodes_that_go_on_are_in_lockstep_over_block_boundaries_until_one_ends() -> None:
+    trial = lockstep()
+    for number in range(5):
+        trial.submit([number] * (3 + number), max_tokens=60 + number)
+    trial.step()
+    trial.step()
+    for _ in range(55):
+        trial.step()
+        assert is_steady(trial)
+    trial.scheduler.check()
+    trial.run()
+    trial.scheduler.check()
+    trial.assert_all_solo()
+
+
+@pytest.mark.parametrize("at", range(1, 20))
+def test_whoever_looks_in_between_sees_the_same_numbers(at: int) -> None:
+    trial = lockstep()
+    ids = [trial.submit([number] * 11, max_tokens=40) for number in range(3)]
+    for _ in range(at):
+        trial.step()
+    for described, request_id in zip(trial.scheduler.describe(0.0), ids, strict=True):
+        assert described["num_output_tokens"] == len(trial.outputs[request_id]) == at
+        assert described["num_computed_tokens"] == 11 + at - 1
+        assert described["num_blocks"] == -(-(11 + at - 1) // 8)
+    trial.scheduler.check()
+    trial.run()
+    trial.assert_all_solo()
+
+
+@pytest.mark.parametrize("at", [1, 5, 6, 13, 14, 30])
+def test_an_abort_between_plan_and_result_ends_the_lockstep_cleanly(at: int) -> None:
+    trial = lockstep()
+    stays, goes = (trial.submit([number] * 11, max_tokens=50) for number in range(2))
+    for _ in range(at):
+        trial.step()
+    trial.plan()
+    trial.abort(goes)
+    trial.scheduler.check()
+    trial.apply()
+    trial.scheduler.check()
+    trial.run()
+    trial.assert_solo(stays)
+
+
+def test_an_arrival_joins_a_batch_in_lockstep() -> None:
+    trial = lockstep()
+    trial.submit([1] * 11, max_tokens=50)
+    for _ in range(20):
+        trial.step()
+    trial.submit([1] * 30, max_tokens=20)
+    trial.step()
+    assert not is_steady(trial)
+    trial.step()
+    trial.step()
+    assert is_steady(trial)
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_blocks_that_fill_in_lockstep_are_named() -> None:
+    trial = lockstep()
+    first = trial.submit([1] * 11, max_tokens=60)
+    for _ in range(50):
+        trial.step()
+    assert is_steady(trial)
+    prompt = [1] * 11 + trial.outputs[first]
+    second = trial.submit(prompt, max_tokens=2)
+    trial.run()
+    assert trial.cached[second] == (len(prompt) - 1) // 8 * 8
+    trial.assert_all_solo()
+
+
+def test_when_blocks_run_out_the_lockstep_ends_and_somebody_is_preempted() -> None:
+    trial = lockstep(tiny_limits(num_blocks=9, block_size=8), watermark="0")
+    trial.expect_short_outputs()
+    for number in range(4):
+        trial.submit([number] * 9, max_tokens=40)
+    trial.run()
+    assert trial.recorder.snapshot(0.0).values["vllm:num_preemptions_total"][()] > 0
+    trial.scheduler.check()
+    trial.assert_all_solo()
+
+
+def test_the_recorder_counts_lockstep_gaps_like_any_other() -> None:
+    trial = lockstep()
+    for number in range(4):
+        trial.submit([number], max_tokens=30)
+    trial.run()
+    snapshot = trial.recorder.snapshot(trial.now)
+    assert sum(snapshot.histograms["vllm:inter_token_latency_seconds"].counts) == 4 * 29
+    assert snapshot.values["vllm:generation_tokens_total"][()] == 4 * 30
+    assert snapshot.histograms["vllm:inter_token_latency_seconds"].sum == pytest.approx(4 * 0.29)

@@ -1,0 +1,107 @@
+"""A model's name becomes a folder on this machine, made once, whole or not at all."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from paceline_engine.core.errors import StartFailed
+from paceline_engine.model import store
+from paceline_engine.testing.tiny_model import write_tiny_model
+
+
+def quiet(phase: str, share: float) -> None:
+    del phase, share
+
+
+def test_a_folder_is_itself_by_path_and_by_url(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "a model")
+    assert store.resolve(str(folder), cache_dir=tmp_path, progress=quiet) == folder
+    url = f"file://{tmp_path}/a%20model"
+    assert store.resolve(url, cache_dir=tmp_path, progress=quiet) == folder
+
+
+@pytest.mark.parametrize(
+    ("uri", "reason", "named"),
+    [
+        ("/no/such/model", "DownloadFailed", "there is no model"),
+        ("s3://bucket/model", "DownloadFailed", "s3://"),
+        ("hf://one/two/three", "DownloadFailed", "hf://org/name"),
+    ],
+)
+def test_a_name_that_leads_nowhere_says_so(
+    uri: str, reason: str, named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StartFailed, match=named) as failed:
+        store.resolve(uri, cache_dir=tmp_path, progress=quiet)
+    assert failed.value.reason == reason
+
+
+def test_a_folder_of_another_kind_is_refused_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").touch()
+    with pytest.raises(StartFailed, match="name the file itself") as failed:
+        store.resolve(str(tmp_path), cache_dir=tmp_path, progress=quiet)
+    assert failed.value.reason == "UnsupportedModel"
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(StartFailed, match="safetensors"):
+        store.resolve(str(tmp_path), cache_dir=tmp_path, progress=quiet)
+
+
+def test_a_broken_build_leaves_no_folder_behind(tmp_path: Path) -> None:
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(b"GGUF but nothing else, as after a full disk or a cut connection")
+    for _ in range(2):
+        with pytest.raises(StartFailed, match="GGUF"):
+            store.resolve(str(file), cache_dir=tmp_path / "cache", progress=quiet)
+    left = [path for path in (tmp_path / "cache" / "models").iterdir() if path.is_dir()]
+    assert left == []
+
+
+def test_two_builders_at_once_build_once(tmp_path: Path) -> None:
+    builds = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def build() -> None:
+        with store._made_once(tmp_path / "models" / "one") as (folder, building):
+            if building is not None:
+                inside.set()
+                go_on.wait(10)
+                (building / "file").write_text("x")
+                builds.append(folder)
+
+    threads = [threading.Thread(target=build) for _ in range(3)]
+    threads[0].start()
+    assert inside.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert builds == [tmp_path / "models" / "one"]
+    assert (builds[0] / "file").read_text() == "x"
+
+
+def test_the_cache_folder_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    assert store.default_cache_dir() == tmp_path
+    monkeypatch.delenv("PACELINE_CACHE")
+    assert store.default_cache_dir() == Path.home() / ".cache" / "paceline"
+
+
+@pytest.mark.slow
+def test_resolving_and_converting_import_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys; from paceline_engine.model import gguf, store; "
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,52 @@
+"""Noise is a pure function of its key and the token, and has Gumbel's distribution."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from paceline_engine.run.noise import TokenNoise, position_keys, request_key
+
+
+def keys_of(seeds: range, position: int = 0) -> np.ndarray:
+    requests = np.array([request_key(seed, 0) for seed in seeds], dtype=np.uint64)
+    return position_keys(requests, np.full(len(requests), position))
+
+
+def test_chosen_tokens_have_the_noise_of_the_whole_vocabulary() -> None:
+    noise = TokenNoise(1000)
+    keys = keys_of(range(4))
+    ids = torch.tensor([[3, 999], [0, 5], [7, 7], [500, 2]])
+    whole = noise.of_vocabulary(keys).clone()
+    torch.testing.assert_close(noise.of_tokens(keys, ids), whole.gather(1, ids), rtol=0, atol=0)
+    torch.testing.assert_close(noise.of_vocabulary(keys[1:2])[0], whole[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("axis", ["tokens of one position", "positions of one token"])
+def test_noise_is_standard_gumbel(axis: str) -> None:
+    if axis.startswith("tokens"):
+        values = TokenNoise(20_000).of_vocabulary(keys_of(range(1)))[0]
+    else:
+        request = np.full(20_000, request_key(3, 0))
+        values = TokenNoise(2).of_vocabulary(position_keys(request, np.arange(20_000)))[:, 1]
+    assert torch.isfinite(values).all()
+    assert stats.kstest(values.numpy(), stats.gumbel_r.cdf).pvalue > 1e-4
+
+
+def test_neighbouring_seeds_and_positions_are_unrelated() -> None:
+    noise = TokenNoise(20_000)
+    some = noise.of_vocabulary(keys_of(range(3))).clone()
+    later = noise.of_vocabulary(keys_of(range(3), position=1))
+    table = torch.cat((some, later)).numpy()
+    related = np.corrcoef(table) - np.eye(len(table))
+    assert np.abs(related).max() < 0.04
+
+
+def test_a_seed_keeps_its_key_for_ever() -> None:
+    assert int(request_key(7, 0)) == KNOWN_KEY
+    assert request_key(7, 1) != request_key(7, 0)
+    assert request_key((7,), 0) == request_key(7, 0)
+    assert request_key(-1, 0) != request_key(1, 0)
+
+
+KNOWN_KEY = 13309476754707697221

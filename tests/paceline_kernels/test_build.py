@@ -1,0 +1,135 @@
+import ctypes
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from paceline_kernels.cpu import build
+from paceline_kernels.errors import ImplUnavailableError
+
+SMALL = 'extern "C" int paceline_width() { return 8; }'
+
+
+@pytest.fixture
+def small_sources(tmp_path, monkeypatch):
+    """A source folder that compiles in no time; the loader treats it as the real one."""
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "kernels.cpp").write_text(SMALL)
+    monkeypatch.setattr(build, "SOURCES", folder)
+    return folder
+
+
+def library_in(folder):
+    compiler = build.find_compiler()
+    assert compiler is not None, "these tests need a C++ compiler"
+    return build.library_path(compiler, folder)
+
+
+def loads(path):
+    return ctypes.CDLL(str(path)).paceline_width() == 8
+
+
+@pytest.mark.slow
+def test_a_compiled_library_is_used_again(small_sources, tmp_path):
+    build.load_library(tmp_path)
+    before = library_in(tmp_path).stat().st_mtime_ns
+    assert loads(library_in(tmp_path))
+    build.load_library(tmp_path)
+    assert library_in(tmp_path).stat().st_mtime_ns == before
+    assert [file.name for file in (tmp_path / "kernels").iterdir()] == [library_in(tmp_path).name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["empty", "text", "half"])
+def test_a_damaged_library_is_compiled_again(small_sources, tmp_path, damage):
+    path = library_in(tmp_path)
+    if damage == "half":
+        build.load_library(tmp_path / "other")
+        good = library_in(tmp_path / "other").read_bytes()
+        content = good[: len(good) // 2]
+    else:
+        content = b"" if damage == "empty" else b"not a library"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    build.load_library(tmp_path)
+    assert loads(path)
+
+
+@pytest.mark.slow
+def test_two_processes_that_race_both_end_with_a_whole_library(small_sources, tmp_path):
+    code = (
+        "import sys, pathlib; from paceline_kernels.cpu import build; "
+        "build.SOURCES = pathlib.Path(sys.argv[2]); "
+        "print(build.load_library(pathlib.Path(sys.argv[1])).paceline_width())"
+    )
+    cache = tmp_path / "cache"
+    racing = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(cache), str(small_sources)], stdout=subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
+    widths = [process.communicate()[0].strip() for process in racing]
+    assert [process.returncode for process in racing] == [0, 0, 0]
+    assert widths == [b"8", b"8", b"8"]
+    assert [file.name for file in (cache / "kernels").iterdir()] == [library_in(cache).name]
+
+
+def test_another_source_gets_another_file(small_sources, tmp_path):
+    first = library_in(tmp_path)
+    (small_sources / "kernels.cpp").write_text(SMALL + "\n")
+    assert library_in(tmp_path) != first
+
+
+@pytest.mark.slow
+def test_a_source_that_does_not_compile_is_reported(small_sources, tmp_path):
+    (small_sources / "kernels.cpp").write_text("int main( {")
+    with pytest.raises(ImplUnavailableError, match="error"):
+        build.load_library(tmp_path)
+    assert not list((tmp_path / "kernels").iterdir())
+
+
+def test_without_a_compiler_the_error_names_the_torch_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ImplUnavailableError, match=r"needs a C\+\+ compiler.*impl 'torch'"):
+        build.load_library(tmp_path)
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_torch_path_still_serves(tmp_path):
+    code = (
+        "import torch; from paceline_kernels import ops; "
+        "print('compiler' in ops.cpu_unavailable_reason(), "
+        "ops.silu_and_mul(torch.ones(1, 2)).shape[1])"
+    )
+    environment = {
+        "PATH": str(tmp_path),
+        "PACELINE_CACHE": str(tmp_path),
+        "PYTHONPATH": ":".join(sys.path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.split() == ["True", "1"]
+
+
+def test_a_compiler_that_fails_is_reported_with_its_words(tmp_path, monkeypatch):
+    fake = tmp_path / "g++"
+    fake.write_text("#!/bin/sh\ntest \"$1\" = --version && exit 0\necho 'disk full' >&2; exit 1\n")
+    fake.chmod(0o755)
+    sh = shutil.which("sh")
+    assert sh is not None
+    (tmp_path / "sh").symlink_to(sh)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ImplUnavailableError, match="disk full"):
+        build.load_library(tmp_path / "cache")
+
+
+def test_the_key_changes_with_flags_and_cpu(tmp_path, monkeypatch):
+    first = library_in(tmp_path)
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-g"))
+    second = library_in(tmp_path)
+    monkeypatch.setattr(build, "cpu_kind", lambda: "another")
+    assert len({first, second, library_in(tmp_path)}) == 3
