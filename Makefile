@@ -48,3 +48,17 @@ format: .venv
 
 generate: .venv
 	$(PYTHON_IN_VENV) -m paceline_crds.generate
+
+# Journeys on a real Kubernetes (e2e/README.md). JOURNEYS picks some of them.
+JOURNEYS ?= e2e/journeys
+.PHONY: e2e e2e-full
+e2e: .venv
+	@echo '--- what a cluster needs: Debian packages, and programs that are built once'
+	$(PYTHON_IN_VENV) e2e/cluster/main.py build
+	@echo '--- journeys on two real nodes, without the ones marked "full"'
+	$(PYTHON_IN_VENV) -m pytest -m 'not full' $(JOURNEYS)
+
+e2e-full: .venv
+	$(PYTHON_IN_VENV) e2e/cluster/main.py build
+	@echo '--- all journeys'
+	$(PYTHON_IN_VENV) -m pytest $(JOURNEYS)
