@@ -20,6 +20,7 @@ from paceline_kernels import checks, reference, torch_path
 from paceline_kernels.cpu import library
 from paceline_kernels.cpu import path as cpu_path
 from paceline_kernels.errors import ImplUnavailableError, ShapeError
+from paceline_kernels.kv_memory import lazy_zeros
 from paceline_kernels.linear import (
     IMPLS,
     LinearWeight,
@@ -83,6 +84,8 @@ def new_kv_cache(
 ) -> tuple[Tensor, Tensor]:
     """Make one layer's (k_cache, v_cache), zeroed, in the memory order that `impl` reads best.
 
+    Pages are taken from the machine when they are first written, and in large ones for "cpu".
+
     Returns:
         Two tensors [num_blocks, block_size, num_kv_heads, head_dim]; use them by index, their
         strides belong to the implementation. One block is contiguous bytes along dimension 0.
@@ -90,7 +93,7 @@ def new_kv_cache(
     if _module(impl) is cpu_path:
         return cpu_path.new_kv_cache(num_blocks, block_size, num_kv_heads, head_dim, dtype)
     shape = (num_blocks, block_size, num_kv_heads, head_dim)
-    return torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
+    return lazy_zeros(shape, dtype), lazy_zeros(shape, dtype)
 
 
 def rms_norm(

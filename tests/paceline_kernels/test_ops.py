@@ -179,3 +179,28 @@ def test_importing_the_operations_imports_no_triton():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.slow
+def test_a_forked_child_computes_with_threads_of_its_own():
+    code = (
+        "import os, torch; from paceline_kernels import ops; ops.set_cpu_threads(2); "
+        "x = torch.randn(64, 512); want = ops.silu_and_mul(x, impl='cpu'); child = os.fork(); "
+        "got = ops.silu_and_mul(x, impl='cpu'); "
+        "status = 0 if torch.equal(got, want) else 1; "
+        "os._exit(status) if child == 0 else print(os.waitpid(child, 0)[1], status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.split() == ["0", "0"]
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_new_cache_is_zero_and_takes_no_memory_before_it_is_written(impl):
+    # 2 GiB each, of which a few pages are ever touched.
+    k_cache, v_cache = ops.new_kv_cache(1 << 18, 16, 4, 64, torch.bfloat16, impl=impl)
+    assert k_cache.shape == v_cache.shape == (1 << 18, 16, 4, 64)
+    k_cache[5, 3] = 1
+    assert k_cache[5].sum() == 4 * 64
+    assert v_cache[-1].abs().max() == 0

@@ -209,6 +209,15 @@ def configure(num_threads: int, spin_us: int = SPIN_US) -> Runtime:
     return _runtime
 
 
+def _forget_after_fork() -> None:
+    """A forked child has the memory but not the threads: it makes a pool of its own."""
+    global _runtime
+    _runtime = None
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
 def unavailable_reason() -> str | None:
     """Why impl "cpu" cannot run here, or None when it can."""
     try:

@@ -8,6 +8,7 @@ from torch import Tensor
 from paceline_kernels import checks
 from paceline_kernels.cpu import library
 from paceline_kernels.errors import ShapeError
+from paceline_kernels.kv_memory import lazy_zeros
 
 _FLOAT = (torch.float32,)
 
@@ -37,8 +38,8 @@ def new_kv_cache(
             f"block_size and head_dim must be multiples of 8 for impl 'cpu', got {block_size} and "
             f"{head_dim}"
         )
-    k = torch.zeros(num_blocks, num_kv_heads, head_dim, block_size, dtype=dtype)
-    v = torch.zeros(num_blocks, num_kv_heads, block_size, head_dim, dtype=dtype)
+    k = lazy_zeros((num_blocks, num_kv_heads, head_dim, block_size), dtype)
+    v = lazy_zeros((num_blocks, num_kv_heads, block_size, head_dim), dtype)
     rt = library.runtime()
     for cache in (k, v):
         # Blocks are read in any order: with small pages nearly every one is an address miss.
