@@ -73,6 +73,7 @@ def wait_for(namespace: Namespace, operator: OperatorProcess, timeout_s: float =
             and item["observedGeneration"] == found["metadata"]["generation"]
             for item in status.get("conditions", [])
         )
+        assert not _crashes(found), json.dumps(status["conditions"])
         return found if is_seen and is_ready else None
 
     return until(
@@ -82,6 +83,12 @@ def wait_for(namespace: Namespace, operator: OperatorProcess, timeout_s: float =
         interval_s=0.5,
         seen=lambda: json.dumps(namespace.get("llmdep", "demo").get("status")) + operator.tail(),
     )
+
+
+def _crashes(found: Document) -> bool:
+    """Whether waiting is in vain."""
+    conditions = found.get("status", {}).get("conditions", [])
+    return any(item["reason"] in {"EngineCrashed", "InvalidSettings"} for item in conditions)
 
 
 def pods(namespace: Namespace) -> dict[str, str]:
