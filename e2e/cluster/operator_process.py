@@ -70,6 +70,15 @@ class OperatorProcess:
                 return float(value)
         return 0.0
 
+    def writes(self) -> dict[str, str]:
+        """Writes that it has sent to the API server, by kind."""
+        pairs = [line.rpartition(" ")[::2] for line in self.get("/metrics").splitlines()]
+        return {
+            name: value
+            for name, value in pairs
+            if name.startswith("paceline_operator_api_writes_total") and "lease" not in name
+        }
+
     def kill(self) -> None:
         """SIGKILL, as the machine does it."""
         assert self._process is not None

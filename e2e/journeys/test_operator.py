@@ -16,6 +16,7 @@ from cluster.wait import until
 
 pytestmark = pytest.mark.timeout(900)
 LABEL = "paceline.dev/deployment=demo"
+UNCHANGED = 'paceline_operator_reconciles_total{result="unchanged"}'
 ASK = """
 import json, sys, openai
 client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=90)
@@ -100,6 +101,34 @@ def pods(namespace: Namespace) -> dict[str, str]:
     }
 
 
+def children(namespace: Namespace) -> dict[str, str]:
+    """Name -> uid of the child Deployments."""
+    return {
+        item["metadata"]["name"]: item["metadata"]["uid"]
+        for item in namespace.items("deployments", f"--selector={LABEL}")
+    }
+
+
+def templates(namespace: Namespace) -> dict[str, str]:
+    """Name -> generation of the child Deployments: what a change of theirs would raise."""
+    return {
+        item["metadata"]["name"]: item["metadata"]["generation"]
+        for item in namespace.items("deployments", f"--selector={LABEL}")
+    }
+
+
+def edit(namespace: Namespace, spec: Document) -> None:
+    """Change fields of spec, as a person with kubectl does."""
+    patch = json.dumps({"spec": spec})
+    namespace.kubectl("patch", "llmdep", "demo", "--type=merge", f"--patch={patch}")
+
+
+def effective(found: Document, name: str) -> tuple[str, str]:
+    """Value and source of a setting in force."""
+    item = next(item for item in found["status"]["effective"] if item["name"] == name)
+    return item["value"], item["source"]
+
+
 def ask(namespace: Namespace) -> str:
     service = namespace.get("service", "demo")["spec"]
     url = f"http://{service['clusterIP']}:{service['ports'][0]['port']}/v1"
@@ -116,3 +145,74 @@ def test_a_manifest_becomes_a_model_that_answers(
     assert "Paris" in ask(namespace)
     assert found["status"]["readyReplicas"] == 1
     assert found["status"]["capacity"]["kvTokens"] > 0
+
+
+def test_a_live_change_reaches_pods_without_touching_them(
+    namespace: Namespace, operator: OperatorProcess
+) -> None:
+    namespace.apply(demo())
+    wait_for(namespace, operator)
+    before = pods(namespace)
+    deployments = templates(namespace)
+    edit(namespace, {"scheduling": {"maxNumSeqs": 6, "bootMaxNumSeqs": 8}})
+    found = wait_for(namespace, operator)
+    assert pods(namespace) == before
+    assert templates(namespace) == deployments
+    assert found["status"]["settingsRevision"] == {"wanted": 2, "applied": 2}
+    assert effective(found, "maxNumSeqs") == ("6", "Spec")
+    # A label that means nothing wakes the operator up: it looks, and writes nothing.
+    looked, writes = operator.metric(UNCHANGED), operator.writes()
+    namespace.kubectl("label", "llmdep/demo", "example.com/a=b")
+    until("it has looked again", lambda: operator.metric(UNCHANGED) > looked, timeout_s=30)
+    assert operator.writes() == writes
+
+
+def test_a_change_of_template_survives_a_killed_operator_and_a_revert_keeps_pods(
+    namespace: Namespace, operator: OperatorProcess
+) -> None:
+    namespace.apply(demo())
+    first = wait_for(namespace, operator)
+    kept = pods(namespace)
+    edit(namespace, {"maxModelLen": 256})
+    until("a second template has a Deployment", lambda: len(children(namespace)) == 2, timeout_s=60)
+    operator.kill()
+    edit(namespace, {"maxModelLen": 512})
+    operator.start()
+    reverted = wait_for(namespace, operator)
+    until("the other template is gone", lambda: len(children(namespace)) == 1, timeout_s=120)
+    assert reverted["status"]["wantedHash"] == first["status"]["wantedHash"]
+    assert kept.items() <= pods(namespace).items()
+    edit(namespace, {"maxModelLen": 256})
+    until("a second template has a Deployment", lambda: len(children(namespace)) == 2, timeout_s=60)
+    operator.kill()
+    operator.start()
+    rolled = wait_for(namespace, operator)
+    until("the first template is gone", lambda: len(children(namespace)) == 1, timeout_s=120)
+    assert rolled["status"]["wantedHash"] != first["status"]["wantedHash"]
+    assert not kept.items() & pods(namespace).items()
+    assert "Paris" in ask(namespace)
+
+
+def test_scaling_and_deleting_leave_nothing_behind(
+    namespace: Namespace, operator: OperatorProcess
+) -> None:
+    namespace.apply(demo())
+    wait_for(namespace, operator)
+    first = pods(namespace)
+    namespace.kubectl("scale", "llmdep/demo", "--replicas=2")
+    found = wait_for(namespace, operator)
+    assert (found["status"]["readyReplicas"], found["status"]["replicas"]) == (2, 2)
+    assert first.items() < pods(namespace).items()
+    assert namespace.get("poddisruptionbudget", "demo")["spec"]["minAvailable"] == 1
+    namespace.kubectl("scale", "llmdep/demo", "--replicas=1")
+    until("one pod is left", lambda: len(pods(namespace)) == 1, timeout_s=120)
+    wait_for(namespace, operator)
+    assert namespace.get("poddisruptionbudget", "demo") == {}
+    namespace.kubectl("delete", "llmdep/demo", "--wait=true")
+    what = "deployments,configmaps,services,networkpolicies,poddisruptionbudgets,pods,replicasets"
+    until(
+        "nothing is left",
+        lambda: not namespace.items(what, f"--selector={LABEL}"),
+        timeout_s=120,
+        seen=namespace.describe,
+    )

@@ -7,14 +7,13 @@ A write that was planned from an object that has changed meanwhile is refused by
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from paceline_operator.decide.observed import PodEvent
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
 from paceline_operator.shell.errors import ApiRefused
 from paceline_operator.shell.kinds import Kind
-from paceline_operator.shell.session import Session
 
 Object = dict[str, Any]
 ABSENT = "1"
@@ -25,6 +24,24 @@ never become a change of what somebody made in between.
 """
 _PAGE = "500"
 _COMPONENT = "paceline-operator"
+
+
+class Requests(Protocol):
+    """Requests to an API server: a `session.Session`, or one in memory."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        """One request and its JSON answer."""
+
+    async def close(self) -> None:
+        """End its connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +61,7 @@ class Cluster:
         num_writes: kind of write -> how many were sent; for metrics and tests.
     """
 
-    session: Session
+    session: Requests
     field_manager: str = "paceline-operator"
     num_writes: dict[str, int] = field(default_factory=dict)
 

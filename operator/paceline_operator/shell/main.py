@@ -55,15 +55,15 @@ class _Operator:
 
     def __init__(self, found: OperatorConfig, uses_port_forward: bool) -> None:
         self._found = found
-        self._uses_port_forward = uses_port_forward
         self._keys = _master_keys(found)
         manager = "paceline-operator"
-        self._cluster = Cluster(Session(), manager)
+        api = Session()
+        self._cluster = Cluster(api, manager)
         self._cache = Cache(manager)
         self._lock = self._leader()
         access: Access = PodNetwork()
         if uses_port_forward:
-            access = PortForwards(self._cluster.session)
+            access = PortForwards(api)
         self._engines = Engines(access, time.time)
         self._gatherer = Gatherer(
             cache=self._cache,
