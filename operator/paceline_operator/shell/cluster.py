@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from paceline_operator.decide.observed import PodEvent
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
-from paceline_operator.shell.errors import ApiRefused
+from paceline_operator.shell.errors import CONFLICT, INVALID, ApiRefused
 from paceline_operator.shell.kinds import Kind
 
 Object = dict[str, Any]
@@ -110,17 +110,15 @@ class Cluster:
         """
         kind = kinds.CHILDREN[manifest["kind"]]
         metadata = dict(manifest["metadata"])
-        params = {"fieldManager": self.field_manager}
         if uid is None:
             metadata["resourceVersion"] = ABSENT
         else:
             metadata |= {"uid": uid, "resourceVersion": resource_version}
-            params["force"] = "true"
-        self._count("apply")
-        return await self.session.request(
+        return await self._write(
+            "apply",
             "PATCH",
             kind.path(metadata["namespace"], metadata["name"]),
-            params=params,
+            params={"force": "true"} if uid is not None else {},
             body={**manifest, "metadata": metadata},
             content_type="application/apply-patch+yaml",
         )
@@ -176,13 +174,8 @@ class Cluster:
             "spec": seen.get("spec"),
             "status": status,
         }
-        self._count("status")
-        return await self.session.request(
-            "PUT",
-            kinds.LLM_DEPLOYMENT.path(namespace, name, "status"),
-            params={"fieldManager": self.field_manager},
-            body=body,
-        )
+        path = kinds.LLM_DEPLOYMENT.path(namespace, name, "status")
+        return await self._write("status", "PUT", path, body=body)
 
     async def annotate_pod(
         self, namespace: str, name: str, uid: str, annotations: Mapping[str, str | None]
@@ -192,11 +185,10 @@ class Cluster:
         Raises:
             ApiRefused: 409 if it is another pod by now.
         """
-        self._count("annotate")
-        return await self.session.request(
+        return await self._write(
+            "annotate",
             "PATCH",
             kinds.POD.path(namespace, name),
-            params={"fieldManager": self.field_manager},
             body={"metadata": {"uid": uid, "annotations": dict(annotations)}},
             content_type="application/merge-patch+json",
         )
@@ -260,6 +252,32 @@ class Cluster:
         path = kinds.LEASE.path(metadata["namespace"], "" if is_new else metadata["name"])
         self._count("lease")
         return await self.session.request("POST" if is_new else "PUT", path, body=lease)
+
+    async def _write(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        body: Any,
+        params: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        """A write in our field manager's name, of an object as it was seen."""
+        self._count(what)
+        try:
+            return await self.session.request(
+                method,
+                path,
+                params={"fieldManager": self.field_manager, **(params or {})},
+                body=body,
+                content_type=content_type,
+            )
+        except ApiRefused as refused:
+            # In a patch another uid is an immutable field that would change: that is a conflict.
+            if refused.code == INVALID and "metadata.uid" in refused.message:
+                raise ApiRefused(CONFLICT, "Conflict", refused.message) from refused
+            raise
 
     def _count(self, what: str) -> None:
         self.num_writes[what] = self.num_writes.get(what, 0) + 1

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 CONFLICT = 409
-GONE = 410
+INVALID = 422
 
 
 class ShellError(Exception):
