@@ -86,6 +86,28 @@ class OperatorProcess:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(10)
 
+    def pause(self) -> None:
+        """Stop it where it is, as an overloaded node does."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def wait_ended(self, timeout_s: float = 60) -> int:
+        """Wait until it has ended by itself; its exit code."""
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
+    def second(self, folder: Path) -> "OperatorProcess":
+        """Another replica with the same configuration but its port."""
+        other = OperatorProcess(self.cluster, self.namespace, folder, self.image)
+        other.port = self.port + 1000
+        other.config = {**self.config, "httpPort": other.port}
+        return other
+
     def stop(self) -> None:
         """End it in order."""
         self._stack.close()
@@ -106,11 +128,6 @@ def load_engine_image(cluster: Cluster) -> None:
     """The thin image under the name of an engine's: it starts `paceline`, as a real one does."""
     archive = images.host(host_volumes.environment(), images.ENGINE, "paceline")
     cluster.load_image(archive)
-
-
-def requests_in_network(cluster: Cluster, script: str, *arguments: str) -> str:
-    """Run a script of this Python in the cluster's network."""
-    return cluster.run([sys.executable, "-c", script, *arguments], timeout_s=180).stdout
 
 
 def running(process: OperatorProcess, arguments: Sequence[str] = ()) -> Iterator[OperatorProcess]:

@@ -16,6 +16,7 @@ from cluster.wait import until
 
 pytestmark = pytest.mark.timeout(900)
 LABEL = "paceline.dev/deployment=demo"
+LEADER = "paceline_operator_is_leader"
 UNCHANGED = 'paceline_operator_reconciles_total{result="unchanged"}'
 ASK = """
 import json, sys, openai
@@ -33,6 +34,7 @@ def operator(
     cluster: Cluster, crd: str, namespace: Namespace, engine_image: Image, tmp_path: Path
 ) -> Iterator[OperatorProcess]:
     """The operator of this test's namespace, started and ready."""
+    assert crd
     image = engine_image
     if image.name == images.HOST:
         operator_process.load_engine_image(cluster)
@@ -216,3 +218,47 @@ def test_scaling_and_deleting_leave_nothing_behind(
         timeout_s=120,
         seen=namespace.describe,
     )
+
+
+def test_engines_are_reached_through_the_api_server_from_a_laptop(
+    namespace: Namespace, operator: OperatorProcess
+) -> None:
+    operator.stop()
+    operator.start("--engines=port-forward")
+    operator.wait_ready()
+    namespace.apply(demo())
+    found = wait_for(namespace, operator)
+    assert found["status"]["capacity"]["kvTokens"] > 0
+    edit(namespace, {"scheduling": {"maxNumSeqs": 6, "bootMaxNumSeqs": 8}})
+    assert wait_for(namespace, operator)["status"]["settingsRevision"]["applied"] == 2
+
+
+def test_of_two_replicas_one_acts_and_a_paused_one_undoes_nothing(
+    namespace: Namespace, operator: OperatorProcess, tmp_path: Path
+) -> None:
+    operator.stop()
+    operator.config |= {
+        "namespace": namespace.name,
+        "lease": {"name": "operator", "durationSeconds": 3},
+    }
+    operator.start()
+    operator.wait_ready()
+    namespace.apply(demo(replicas=0))
+    wait_for(namespace, operator)
+    operator.pause()
+    (tmp_path / "second").mkdir()
+    second = operator.second(tmp_path / "second")
+    second.start()
+    try:
+        second.wait_ready()
+        until("the second acts", lambda: second.metric(LEADER) == 1.0, timeout_s=60)
+        edit(namespace, {"maxModelLen": 256})
+        before = wait_for(namespace, second)
+        edit(namespace, {"maxModelLen": 300})
+        operator.resume()
+        code = operator.wait_ended()
+        assert code != 0, "a leader that lost its Lease ends, to begin anew"
+        after = wait_for(namespace, second)
+        assert after["status"]["wantedHash"] != before["status"]["wantedHash"]
+    finally:
+        second.stop()

@@ -36,7 +36,7 @@ from paceline_operator.testing.world import World
 Deliver = Callable[[Mapping[str, Any]], int]
 """How often an event of a watch is told: 0 loses it, 2 tells it twice."""
 MAX_ROUNDS = 300
-RESYNC_ROUNDS = 25
+RESYNC_ROUNDS = 8
 
 
 class NetworkedWorld(World):

@@ -64,7 +64,7 @@ def test_an_operator_killed_at_a_write_goes_on_where_it_was(
     key_file: Path, undisturbed: tuple[dict[str, Any], int], dies_after: bool
 ) -> None:
     end, num_writes = undisturbed
-    for number in range(1, num_writes, 7):
+    for number in range(1, num_writes, 11):
         rig = make(key_file, dies_at=number, dies_after=dies_after)
         assert live_through(rig) == end, number
         assert rig.num_deaths == 1
