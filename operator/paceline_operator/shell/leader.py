@@ -83,7 +83,7 @@ class Lock:
 
     async def acquire(self) -> None:
         """Wait until this process is the leader."""
-        while not await self._try():  # noqa: ASYNC110 - another process changes it
+        while not await self.attempt():  # noqa: ASYNC110 - another process changes it
             await asyncio.sleep(self._duration_s / _RENEWALS)
         _log.info("%s is the leader", self._identity)
 
@@ -95,7 +95,7 @@ class Lock:
         """
         while True:
             await asyncio.sleep(self._duration_s / _RENEWALS)
-            if not await self._try():
+            if not await self.attempt():
                 self.fence()
 
     async def release(self) -> None:
@@ -111,7 +111,7 @@ class Lock:
         except (ApiRefused, ApiUnreachable) as error:
             _log.info("the Lease could not be given back: %s", error)
 
-    async def _try(self) -> bool:
+    async def attempt(self) -> bool:
         """Take or renew it; False if somebody else has it or the server does not answer."""
         began = self._clock()
         try:
