@@ -12,7 +12,7 @@ import pytest
 
 from cluster import lifecycle
 from cluster.client import Cluster
-from cluster.host_volumes import CHECKOUT, View
+from cluster.host_volumes import CHECKOUT
 from cluster.layout import Layout
 from cluster.namespace import Image, Namespace
 from cluster.wait import until
@@ -31,6 +31,15 @@ def pytest_runtest_makereport(
     if report.when == "call":
         item.stash[OUTCOME] = report
     return report
+
+
+def pytest_report_header() -> str:
+    """Say which cluster the journeys will change."""
+    if config := os.environ.get("KUBECONFIG"):
+        return f"cluster: the one of KUBECONFIG={config}"
+    return (
+        f"cluster: {os.environ.get('PACELINE_E2E_CLUSTER_NAME', 'two nodes started for this run')}"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -105,16 +114,18 @@ def image(cluster: Cluster, namespace: Namespace) -> Image:
 
 
 @pytest.fixture
-def engine_image(cluster: Cluster, namespace: Namespace, model: Path) -> Image:
-    """The same, and the demo model at /models/demo."""
-    found = _image(cluster, View("model", str(model), "/models/demo"))
+def engine_image(cluster: Cluster, namespace: Namespace, request: pytest.FixtureRequest) -> Image:
+    """The same with the demo model, as `engine_image.model` names it to `paceline serve`."""
+    if cluster.layout is None:
+        return _image(cluster)
+    found = _image(cluster, request.getfixturevalue("model"))
     namespace.provide(found)
     return found
 
 
-def _image(cluster: Cluster, *views: View) -> Image:
+def _image(cluster: Cluster, model: Path | None = None) -> Image:
     if name := os.environ.get("PACELINE_E2E_IMAGE"):
         return Image.whole(name)
     if cluster.layout is None:
         pytest.skip("a cluster elsewhere needs PACELINE_E2E_IMAGE: an engine image it can pull")
-    return Image.thin(*views)
+    return Image.thin(model)

@@ -129,6 +129,14 @@ def program(name: str) -> Path:
     return built
 
 
+def module_folder(name: str) -> Path:
+    """The sources of a program's module, for files that lie beside its code."""
+    built = program(name)
+    group = next(group for group in GROUPS if name in group.packages)
+    listed = _go(["list", "-m", "-f", "{{.Dir}}", group.module], built.parent / "module")
+    return Path(listed.strip())
+
+
 def name_of(group: Group) -> str:
     """A short name for the cache folder."""
     parts = [part for part in group.module.split("/") if not re.fullmatch(r"v\d+", part)]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster import images
+from cluster import images, network
 from cluster.binaries import program
 from cluster.layout import MARKER, Layout
 from cluster.processes import end, inside
@@ -23,7 +23,7 @@ class Cluster:
     """Either one that main.py started here, or any other through its kubeconfig.
 
     Attributes:
-        kubeconfig: the administrator's.
+        kubeconfig: the administrator's; may be a list of files, as kubectl takes it.
         layout: names of a cluster of this machine; None for any other.
     """
 
@@ -91,6 +91,10 @@ class Cluster:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 started.wait(1)
 
+    def network(self) -> contextlib.AbstractContextManager[None]:
+        """Have this thread in the cluster's network during the block, e.g. for an API client."""
+        return network.entered(self.layout) if self.layout else contextlib.nullcontext()
+
     def kubectl(
         self,
         *arguments: str,
@@ -103,7 +107,7 @@ class Cluster:
         Raises:
             CommandFailed: it failed; the message carries its own.
         """
-        command = [self._kubectl, f"--kubeconfig={self.kubeconfig}", *arguments]
+        command = [self._kubectl, *arguments]
         done = self.run(command, check=check, stdin=stdin, timeout_s=timeout_s)
         return done.stdout if check else done.stdout + done.stderr
 
@@ -116,7 +120,7 @@ class Cluster:
 
         Documents that it would accept are missing from the answer. Nothing is stored.
         """
-        command = [self._kubectl, f"--kubeconfig={self.kubeconfig}", "create", "-f", "-"]
+        command = [self._kubectl, "create", "-f", "-"]
         done = self.run([*command, "--dry-run=server"], check=False, stdin=listed(documents))
         told = re.split(r'^.* "(\S+)" is invalid: ', done.stderr, flags=re.MULTILINE)
         return dict(zip(told[1::2], told[2::2], strict=True))

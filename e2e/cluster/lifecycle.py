@@ -1,6 +1,7 @@
 """Starting a cluster, and taking away exactly what is its own."""
 
 import concurrent.futures
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -155,13 +156,13 @@ def down(layout: Layout) -> None:
 
 def outside_traces(layout: Layout) -> list[Path]:
     """Files that CNI and the kubelet keep in fixed places, and that speak of this cluster."""
-    inside_folder = f"{layout.folder}/"
-    results = Path("/var/lib/cni/results").glob("*")
-    links = Path("/var/log/containers").glob("*.log")
-    return [
-        *(file for file in results if inside_folder in file.read_text(errors="replace")),
-        *(link for link in links if str(link.readlink()).startswith(inside_folder)),
-    ]
+    found = []
+    for path in (*Path("/var/lib/cni/results").glob("*"), *Path("/var/log/containers").glob("*")):
+        with contextlib.suppress(FileNotFoundError):  # another cluster's, gone meanwhile
+            text = str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
+            if f"{layout.folder}/" in text:
+                found.append(path)
+    return found
 
 
 def _unmount(folder: Path) -> None:

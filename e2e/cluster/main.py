@@ -41,12 +41,15 @@ def main(argv: list[str]) -> int:
         elif wanted.command == "down":
             lifecycle.down(Layout(wanted.name))
         elif wanted.command == "exec":
-            _exec(Layout(wanted.name), [word for word in wanted.argv if word != "--"] or ["bash"])
+            argv = wanted.argv[1:] if wanted.argv[:1] == ["--"] else wanted.argv
+            _exec(Layout(wanted.name), argv or ["bash"])
         elif wanted.command == "list":
             _list()
         elif wanted.programs:
             for name in wanted.programs:
                 sys.stdout.write(f"{program(name)}\n")
+        elif os.environ.get("KUBECONFIG"):
+            sys.stderr.write("KUBECONFIG names a cluster: nothing to install or build here\n")
         else:
             lifecycle.build()
     except ClusterError as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cluster import host_volumes, images
@@ -28,17 +29,21 @@ class Image:
         volumes: of the pod.
         mounts: of the container.
         views: folders of this machine that were asked for besides the usual ones.
+        model: what `paceline serve` in it is given: the demo model.
     """
 
     name: str
     volumes: Sequence[Document] = ()
     mounts: Sequence[Document] = ()
     views: tuple[View, ...] = field(default=())
+    model: str = "demo"
 
     @classmethod
-    def thin(cls, *views: View) -> "Image":
-        """The thin image and this machine's own folders."""
+    def thin(cls, model: Path | None = None) -> "Image":
+        """The thin image and this machine's own folders; and a model's, if one is given."""
+        views = (View("model", str(model), "/models/demo"),) if model else ()
         return cls(
+            model="/models/demo" if model else "demo",
             name=images.HOST,
             volumes=host_volumes.pod_volumes(views),
             mounts=host_volumes.container_mounts(views),

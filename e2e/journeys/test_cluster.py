@@ -1,7 +1,9 @@
 """The cluster itself behaves like any Kubernetes: the ground that every other journey stands on."""
 
 import json
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,7 +156,7 @@ def unschedulable(namespace: Namespace, name: str) -> dict[str, Any] | None:
 
 
 def test_logs_exec_and_port_forward_reach_a_pod(
-    cluster: Cluster, namespace: Namespace, image: Image, tmp_path: Any
+    cluster: Cluster, namespace: Namespace, image: Image, tmp_path: Path
 ) -> None:
     namespace.apply(pod("one", image, SERVER, labels=LABELS))
     namespace.kubectl("wait", "--for=condition=Ready", "pod/one", "--timeout=60s")
@@ -170,6 +172,18 @@ def test_logs_exec_and_port_forward_reach_a_pod(
         "the request is in the log", lambda: namespace.kubectl("logs", "one"), timeout_s=9
     )
     assert '"GET / HTTP/1.1" 200' in lines
+
+
+def test_a_python_client_enters_the_network_of_the_cluster(cluster: Cluster) -> None:
+    if cluster.layout is None:
+        pytest.skip("a cluster elsewhere is in the network already")
+    own = Path("/proc/thread-self/ns/net")
+    before = own.readlink()
+    with cluster.network():
+        assert own.readlink() != before
+        with socket.create_connection(("10.244.0.1", 6443), timeout=5) as connection:
+            assert connection.getpeername() == ("10.244.0.1", 6443)
+    assert own.readlink() == before
 
 
 def test_the_api_server_takes_aggregated_apis(cluster: Cluster) -> None:

@@ -7,17 +7,7 @@ from cluster.namespace import Image, Namespace, pod, service
 from cluster.wait import until
 
 LABELS = {"app": "engine"}
-COMMAND = [
-    "python",
-    "-m",
-    "paceline",
-    "serve",
-    "/models/demo",
-    "--served-model-name=demo",
-    "--host=0.0.0.0",
-    "--max-model-len=512",
-    "--max-num-seqs=4",
-]
+FLAGS = ["--served-model-name=demo", "--host=0.0.0.0", "--max-model-len=512", "--max-num-seqs=4"]
 ASK = """
 import json, openai
 client = openai.OpenAI(base_url="http://engine/v1", api_key="none", max_retries=0, timeout=90)
@@ -48,7 +38,7 @@ def engine(image: Image) -> Document:
     return pod(
         "engine",
         image,
-        COMMAND,
+        ["python", "-m", "paceline", "serve", image.model, *FLAGS],
         labels=LABELS,
         resources={"requests": {"cpu": "1", "memory": "1Gi"}},
         startupProbe=probe("/health/ready", 90),

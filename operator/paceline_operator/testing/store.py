@@ -24,7 +24,7 @@ _SERVICE_PORT = ("port", "protocol")
 Object = dict[str, Any]
 
 
-class Refused(Exception):  # noqa: N818 - names say what happened
+class Refused(Exception):
     """The server said no: 404, 409 or 422."""
 
     def __init__(self, code: int, message: str) -> None:

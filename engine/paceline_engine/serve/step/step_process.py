@@ -22,8 +22,8 @@ from typing import Any
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
-from paceline_engine.serve import settings_file
 from paceline_engine.serve.config import LOG_FORMAT
+from paceline_engine.serve.step import settings_file
 from paceline_engine.serve.step.assembly import LoadedRunner, assemble, engine_info
 from paceline_engine.serve.step.link import Link, LinkClosed
 from paceline_engine.serve.step.loop import DeviceBroken

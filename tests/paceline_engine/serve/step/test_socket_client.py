@@ -100,6 +100,27 @@ def test_the_settings_file_is_in_force_from_the_start(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("wanted", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_the_step_process_waits_passively_unless_the_person_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None, expected: str
+) -> None:
+    if wanted is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    else:
+        monkeypatch.setenv("OMP_WAIT_POLICY", wanted)
+
+    async def go(client: SocketEngineClient) -> None:
+        environment = environment_of(client.pid)
+        assert f"OMP_WAIT_POLICY={expected}" in environment
+        assert f"PATH={os.environ['PATH']}" in environment
+
+    play(tmp_path, go)
+
+
+def environment_of(pid: int | None) -> list[str]:
+    return Path(f"/proc/{pid}/environ").read_text().split("\0")
+
+
 def test_clients_that_vanish_leave_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "step_ms").write_text("1")
 

@@ -8,7 +8,7 @@ import pytest
 
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
-from paceline_engine.serve import settings_file
+from paceline_engine.serve.step import settings_file
 
 BOOTED = EngineSettings(max_num_seqs=8).booted()
 
