@@ -68,6 +68,7 @@ _OWNED_BY_RUN = (
     "admin_token_file",
     "admin_token_sha256_file",
     "settings_revision",
+    "settings_file",
     "served_name",
     "revision",
     "shutdown_timeout_s",

@@ -63,6 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file with one or two SHA-256 digests of accepted admin tokens",
     )
     add("--settings-revision", type=_count, metavar="N", help="revision of the settings given here")
+    add(
+        "--settings-file",
+        type=Path,
+        metavar="FILE",
+        help="JSON with live settings and their revision, laid over these flags at the start",
+    )
     add("--propagation-s", type=_seconds, metavar="S", help="first phase of a drain begun by POST")
     add(
         "--sigterm-propagation-s",

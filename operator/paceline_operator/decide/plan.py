@@ -107,9 +107,7 @@ class _Round:
         if is_paused:
             return Plan(actions=tuple(first), requeue_after_s=None)
         first += self._announcements()
-        return Plan(
-            actions=(*first, *acts), requeue_after_s=self._requeue(rolled, push, told, acts)
-        )
+        return Plan(actions=(*first, *acts), requeue_after_s=self._requeue(rolled, push, told))
 
     def _writes(self, writes: Writes, rolled: Rollout, push: Push | None) -> list[Action]:
         spec, identity = self.case.spec, self.case.identity
@@ -291,15 +289,15 @@ class _Round:
         message = f"spec asks for more than {what} allows, which memory is planned for: new pods"
         return [Event(type="Normal", reason="BootMaximumRaised", message=message)]
 
-    def _requeue(
-        self, rolled: Rollout, push: Push | None, told: report.Told, acts: Sequence[Action]
-    ) -> float | None:
+    def _requeue(self, rolled: Rollout, push: Push | None, told: report.Told) -> float | None:
         waits = [told.requeue_after_s, rolled.requeue_after_s]
         if push is not None and push.patches:
             waits.append(1.0)
         if push is not None and (push.pending or push.unreachable):
             waits.append(5.0)
-        if self.children.foreign or (self.children.taken and acts == []):
+        name = names.child(self.case.identity.name, self.case.hash)
+        is_taken = {("Deployment", name), ("ConfigMap", name)} & self.children.taken
+        if self.children.foreign or is_taken:
             waits.append(5.0)
         known = [wait for wait in waits if wait is not None]
         return min(known) if known else None

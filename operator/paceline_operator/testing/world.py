@@ -26,6 +26,7 @@ from paceline_operator.decide.observed import CHILD_KINDS, Config, Inputs, Obser
 from paceline_operator.render import names
 from paceline_operator.resources import objects
 from paceline_operator.testing import engine as engines
+from paceline_operator.testing import shape
 from paceline_operator.testing.engine import Engine
 from paceline_operator.testing.store import Object, Refused, Store
 
@@ -189,19 +190,7 @@ class World:
 
     def shape(self) -> dict[str, Any]:
         """The end state without uids, versions, times and names of pods: for comparisons."""
-        children = {
-            f"{kind}/{name}": _bare(item)
-            for (kind, name), item in sorted(self.store.objects.items())
-            if kind not in {"Pod", llmdeployment.KIND}
-        }
-        pods = sorted(
-            (objects.labels(pod).get(names.HASH_LABEL, ""), bool(objects.is_deleted(pod)))
-            for pod in self.store.of_kind("Pod")
-        )
-        live = sorted(
-            json.dumps(engine.settings, sort_keys=True) for engine in self.engines.values()
-        )
-        return {"children": children, "pods": pods, "engines": live, "status": _told(self.status)}
+        return shape.of(self.store, self.engines, self.status)
 
     def condition(self, kind: str) -> tuple[str, str]:
         """Status and reason of a condition of the LLMDeployment."""
@@ -376,31 +365,6 @@ class World:
             listed.remove(old)
         listed.append(fresh)
         self.store.touch(pod)
-
-
-def _bare(item: Mapping[str, Any]) -> dict[str, Any]:
-    """What was applied, without what differs from run to run."""
-    kept = {key: copy.deepcopy(item[key]) for key in ("spec", "data") if key in item}
-    if "settings.json" in kept.get("data", {}):
-        kept["data"]["settings.json"] = json.loads(kept["data"]["settings.json"])["settings"]
-    return kept
-
-
-def _told(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Status without times, generations and revisions."""
-    told = {
-        key: value for key, value in status.items() if key not in {"observedGeneration", "tuning"}
-    }
-    told.pop("settingsRevision", None)
-    told["conditions"] = [
-        {key: item[key] for key in ("type", "status", "reason", "message")}
-        for item in told.get("conditions", [])
-    ]
-    told["effective"] = [
-        {key: item[key] for key in ("name", "value", "source")}
-        for item in told.get("effective", [])
-    ]
-    return told
 
 
 def _first_to_delete(pod: Object) -> tuple[Any, ...]:

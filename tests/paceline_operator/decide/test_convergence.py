@@ -78,11 +78,14 @@ def test_an_operator_that_dies_after_each_single_write_ends_where_one_that_lives
     assert lived(one_write).shape() == lived(whole).shape()
 
 
-@pytest.mark.slow
-def test_a_kill_before_and_after_every_write_converges() -> None:
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(9, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.full)],
+)
+def test_a_kill_before_and_after_every_write_converges(step: int) -> None:
     expected = lived(whole).shape()
     total = len(lived(whole).journal)
-    for cut in range(0, total, 3):
+    for cut in range(0, total, step):
         killed = False
 
         def settle(world: World, cut: int = cut) -> None:
@@ -174,10 +177,7 @@ def _forget_boot_flags(child: dict[str, Any]) -> None:
         volume.pop("configMap", None)
 
 
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(edits=st.lists(SPECS, min_size=2, max_size=4), rounds=st.lists(st.integers(0, 6)))
-def test_any_way_of_edits_ends_like_a_fresh_apply(edits: list[Spec], rounds: list[int]) -> None:
+def check_a_way_of_edits(edits: list[Spec], rounds: list[int]) -> None:
     final = {**edits[-1]}
     final.pop("tensorParallelSize", None)
     world = World(edits[0], load_s=1.0)
@@ -190,3 +190,21 @@ def test_any_way_of_edits_ends_like_a_fresh_apply(edits: list[Spec], rounds: lis
     fresh = World(final, load_s=1.0)
     fresh.settle()
     assert without_pins(world.shape()) == without_pins(fresh.shape())
+
+
+WAYS = {"edits": st.lists(SPECS, min_size=2, max_size=4), "rounds": st.lists(st.integers(0, 6))}
+UNHURRIED = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+@pytest.mark.slow
+@settings(max_examples=15, **UNHURRIED)
+@given(**WAYS)
+def test_any_way_of_edits_ends_like_a_fresh_apply(edits: list[Spec], rounds: list[int]) -> None:
+    check_a_way_of_edits(edits, rounds)
+
+
+@pytest.mark.full
+@settings(max_examples=250, **UNHURRIED)
+@given(**WAYS)
+def test_many_ways_of_edits_end_like_a_fresh_apply(edits: list[Spec], rounds: list[int]) -> None:
+    check_a_way_of_edits(edits, rounds)

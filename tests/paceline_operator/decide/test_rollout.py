@@ -133,6 +133,16 @@ def test_a_crash_loop_stops_growing_and_old_pods_serve_on() -> None:
     assert world.condition("Ready") == ("True", "AllPodsReady")
 
 
+def test_a_deployment_that_cannot_start_does_not_grow_when_more_is_wanted() -> None:
+    world = World(spec_of(replicas=1), load_s=1.0)
+    world.breaks = lambda _: ("UnsupportedModel", "no such family")
+    watch(world, serving, rounds=5)
+    world.edit(spec_of(replicas=4))
+    watch(world, serving, rounds=10)
+    assert len(world.pods()) == 1
+    assert world.condition("Ready") == ("False", "UnsupportedModel")
+
+
 def test_scale_down_takes_the_idlest_first() -> None:
     world = settled(replicas=3)
     busy = sorted(world.engines)[:2]

@@ -124,6 +124,7 @@ class SocketEngineClient(MessageClient):
             cache_dir="" if config.cache_dir is None else str(config.cache_dir),
             settings=config.settings.on_border(),
             settings_revision=config.settings_revision,
+            settings_file="" if config.settings_file is None else str(config.settings_file),
             runner_factory=config.runner_factory,
             log_level=config.log_level,
         )
