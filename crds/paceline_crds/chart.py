@@ -20,9 +20,11 @@ _HEAD = """\
 {{{{- if and .Values.crds.enabled (le $newest {version}) }}}}
 """
 _END = "{{- end }}\n"
-_KEEP = (
-    '    helm.sh/resource-policy: keep\n  labels: {{- include "paceline.labels" . | nindent 4 }}\n'
-)
+_KEEP = """\
+    helm.sh/resource-policy: keep
+    argocd.argoproj.io/sync-options: Prune=false,Delete=false
+  labels: {{- include "paceline.labels" . | nindent 4 }}
+"""
 
 
 def definition_template(definition: str, note: str) -> str:

@@ -11,9 +11,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from paceline_operator.decide.observed import CHILD_KINDS
 from paceline_operator.render.inputs import POD_DEFAULT_KEYS
 from paceline_operator.resources import config
+from paceline_operator.shell import kinds
 
 Document = dict[str, Any]
 Render = Callable[..., list[Document]]
@@ -133,11 +133,9 @@ def test_the_rights_reach_every_kind_of_child(render: Render) -> None:
         if {"get", "list", "watch", "create", "patch", "delete"} <= set(rule["verbs"])
         for resource in rule["resources"]
     }
-    plurals = {
-        kind.lower() + "s" if not kind.endswith("y") else kind.lower()[:-1] + "ies"
-        for kind in CHILD_KINDS
-    }
-    assert plurals == writable
+    assert {kind.plural for kind in kinds.CHILDREN.values()} == writable
+    readable = {name for rule in rules if "list" in rule["verbs"] for name in rule["resources"]}
+    assert {kind.plural for kind in kinds.WATCHED} | {"events"} == readable
 
 
 @pytest.mark.parametrize("namespaces", [[], ["models", "more-models"]])
@@ -278,6 +276,7 @@ def test_the_definition_is_the_generated_one_and_stays_after_an_uninstall(render
     assert rendered["metadata"]["annotations"] == {
         **generated["metadata"]["annotations"],
         "helm.sh/resource-policy": "keep",
+        "argocd.argoproj.io/sync-options": "Prune=false,Delete=false",
     }
 
 
