@@ -79,6 +79,23 @@ class OperatorProcess:
             if name.startswith("paceline_operator_api_writes_total") and "lease" not in name
         }
 
+    def quantile(self, histogram: str, share: float) -> float:
+        """Upper bound of the bucket in which a quantile of a histogram lies."""
+        counts = []
+        for line in self.get("/metrics").splitlines():
+            found, _, value = line.rpartition(" ")
+            if found.startswith(f'{histogram}_bucket{{le="'):
+                counts.append((float(found.split('"')[1]), float(value)))
+        total = counts[-1][1]
+        return next(bound for bound, count in counts if count >= share * total)
+
+    def rss_mib(self) -> float:
+        """Memory that it holds now."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) / 1024
+
     def kill(self) -> None:
         """SIGKILL, as the machine does it."""
         assert self._process is not None

@@ -61,7 +61,9 @@ def _parts(name: str) -> Document:
 
 
 @pytest.fixture
-def release(cluster: Cluster, namespace: Namespace, image: Image, tmp_path: Path) -> Iterator[Release]:
+def release(
+    cluster: Cluster, namespace: Namespace, image: Image, tmp_path: Path
+) -> Iterator[Release]:
     """No release yet; what tests install is taken away, the definition stays for other tests."""
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(values_of(image, namespace.name)), encoding="utf-8")
@@ -121,7 +123,9 @@ def test_the_master_key_and_the_newest_schema_outlive_everything(
         cluster.kubectl("annotate", "crd", CRD, "--overwrite", f"{VERSION}=1")
 
     release.install("another", "--take-ownership")
-    assert cluster.get("crd", CRD)["metadata"]["annotations"]["meta.helm.sh/release-name"] == "another"
+    assert (
+        cluster.get("crd", CRD)["metadata"]["annotations"]["meta.helm.sh/release-name"] == "another"
+    )
     assert namespace.get("llmdep", "demo")["metadata"]["name"] == "demo"
 
 

@@ -3,7 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -28,6 +34,7 @@ class Reconciles:
     _results: Counter = field(init=False)
 
     def __post_init__(self) -> None:
+        ProcessCollector(registry=self.registry)
         self._seconds = Histogram(
             "paceline_operator_reconcile_seconds",
             "Duration of one look at one LLMDeployment, its writes included.",

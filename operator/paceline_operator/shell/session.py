@@ -44,13 +44,15 @@ class Session:
         self._log_in = log_in
         self._info: kopf.ConnectionInfo | None = None
         self._http: aiohttp.ClientSession | None = None
+        self._retired: aiohttp.ClientSession | None = None
         self._renewal = asyncio.Lock()
 
     async def close(self) -> None:
         """End its connections."""
-        if self._http is not None:
-            await self._http.close()
-            self._http = None
+        for http in (self._http, self._retired):
+            if http is not None:
+                await http.close()
+        self._http = self._retired = None
 
     async def request(
         self,
@@ -117,9 +119,13 @@ class Session:
     async def _renew(self, refused: aiohttp.ClientSession) -> None:
         """Log in again, once for all requests that were refused at the same time."""
         async with self._renewal:
-            if self._http is refused:
-                self._http = await self._connect()
-                await refused.close()
+            if self._http is not refused:
+                return
+            fresh = await self._connect()
+            if self._retired is not None:
+                await self._retired.close()
+            # Others may still wait for an answer at the old one: it goes at the next renewal.
+            self._http, self._retired = fresh, refused
 
     async def _connect(self) -> aiohttp.ClientSession:
         info = await asyncio.to_thread(self._log_in)

@@ -89,7 +89,7 @@ def test_a_key_that_fails_waits_longer_each_time_and_events_do_not_shorten_it() 
 
         async def passes(seconds: float) -> int:
             clock.now += seconds
-            queue.add(B, 1e9)  # wakes the queue up, so that it looks at the clock
+            queue.add(("n", str(clock.now)), 1e9)  # wakes the queue up: it looks at the clock
             for _ in range(20):
                 await asyncio.sleep(0)
             return tries
