@@ -1,4 +1,4 @@
-"""Creates and counts many LLMDeployments; runs in the cluster's network. See test_operator_scale."""
+"""Creates and counts many LLMDeployments, in the cluster's network: see test_operator_scale."""
 
 import asyncio
 import json

@@ -185,7 +185,8 @@ def _refused(code: int) -> Any:
     try:
         yield
     except ApiRefused as refused:
-        assert refused.code == code, f"expected {code}, got {refused}"
+        if refused.code != code:
+            raise AssertionError(f"expected {code}, got {refused}") from refused
     else:
         raise AssertionError(f"expected {code}, but it was done")
 

@@ -252,7 +252,7 @@ class Rig:
 
     def _tell(self) -> None:
         """Deliver what has changed since the last time, as watches do."""
-        now = {
+        now: dict[tuple[str, str], Mapping[str, Any]] = {
             place: item
             for place, item in self.world.store.objects.items()
             if any(place[0] == kind.name for kind in kinds.WATCHED)

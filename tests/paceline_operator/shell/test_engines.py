@@ -35,7 +35,7 @@ class Loopback:
 
 
 def play(answers: Mapping[str, Any], script: Callable[[Engines], Awaitable[None]]) -> list[str]:
-    """Run a script against an engine that answers `METHOD /path` so; returns tokens it was shown."""
+    """Run a script against an engine with these answers; returns the tokens it was shown."""
     shown: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""The whole shell over a cluster in memory: killed anywhere, with watches that lie, it converges."""
+"""The whole shell over a cluster in memory: killed anywhere, lied to by watches, it converges."""
 
 from pathlib import Path
 from typing import Any
