@@ -1,6 +1,7 @@
 """What a plan may look at: from the cache, and from the engines themselves."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -19,9 +20,11 @@ from paceline_operator.resources.parse import DEFAULT_INSTANCE, INSTANCE_LABEL
 from paceline_operator.shell import keys, kinds
 from paceline_operator.shell.cache import Cache, Key
 from paceline_operator.shell.cluster import Cluster
+from paceline_operator.shell.errors import ApiRefused
 from paceline_operator.shell.keys import MasterKeys
 from paceline_operator.shell.memory import Memory
 
+_log = logging.getLogger(__name__)
 Object = Mapping[str, Any]
 STARTING_S = 5.0
 """How often an engine that starts is asked how far it is: no event tells it."""
@@ -132,7 +135,11 @@ class Gatherer:
         found: list[PodEvent] = []
         for pod in pods:
             if _is_mounting(pod) and now - objects.created_at(pod) >= MOUNTING_S:
-                found += await self.cluster.pod_warnings(namespace, objects.uid(pod))
+                try:
+                    found += await self.cluster.pod_warnings(namespace, objects.uid(pod))
+                except ApiRefused as refused:
+                    # They only explain; everything else is done without the right to read them.
+                    _log.info("warnings about %s cannot be read: %s", objects.name(pod), refused)
         return tuple(found)
 
 

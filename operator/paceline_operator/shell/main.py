@@ -154,6 +154,9 @@ class _Operator:
         await self._lock.acquire()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._lock.keep())
+            if self._found.lease.name:
+                # Who waited for the Lease has heard watches alone for a long time.
+                await self._resync.first()
             group.create_task(self._resync.run())
             group.create_task(self._queue.run())
             group.create_task(self._forget_pods())
