@@ -16,13 +16,20 @@ from paceline_crds.rules import VALIDATIONS
 from paceline_crds.spec import LLMDeploymentSpec
 from paceline_crds.status import ConditionType, LLMDeploymentStatus
 
+SCHEMA_VERSION = 1
+"""Raised by one in each release that changes the schema: a cluster never takes an older one."""
+SCHEMA_VERSION_ANNOTATION = f"{GROUP}/schema-version"
+
 
 def definition() -> dict[str, Any]:
     """The whole object, ready to be applied."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {
+            "name": f"{PLURAL}.{GROUP}",
+            "annotations": {SCHEMA_VERSION_ANNOTATION: str(SCHEMA_VERSION)},
+        },
         "spec": {
             "group": GROUP,
             "names": {

@@ -21,6 +21,7 @@ from cluster.shell import run
 
 PAUSE = "localhost/pause:1"
 HOST = "localhost/paceline-host:1"
+ENGINE = "localhost/paceline-engine:1"
 PAUSE_SOURCE = """\
 #include <signal.h>
 #include <unistd.h>
@@ -128,11 +129,13 @@ def pause() -> bytes:
     return archive(PAUSE, [layer.data()], {"Entrypoint": ["/pause"], "User": "65535:65535"})
 
 
-def host(environment: Mapping[str, str]) -> bytes:
+def host(environment: Mapping[str, str], tag: str = HOST, program: str = "") -> bytes:
     """The thin image.
 
     Args:
         environment: variables of its containers; what a shell on this machine would have.
+        tag: its full name.
+        program: started if a container names no command, as a real image of the engine does.
     """
     layer = Layer()
     for name in ("bin", "sbin", "lib", "lib64"):
@@ -149,7 +152,8 @@ def host(environment: Mapping[str, str]) -> bytes:
         script = f'#!/bin/sh\nexec python -m {module} "$@"\n'
         layer.file(f"opt/paceline/bin/{name}", script.encode(), 0o755)
     env = [f"{name}={value}" for name, value in environment.items()]
-    return archive(HOST, [layer.data()], {"Env": env, "User": "65532:65532", "WorkingDir": "/tmp"})
+    config = {"Env": env, "User": "65532:65532", "WorkingDir": "/tmp"}
+    return archive(tag, [layer.data()], config | ({"Entrypoint": [program]} if program else {}))
 
 
 def load(node: Node, image: bytes) -> None:

@@ -38,7 +38,8 @@ class Store:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Object] = {}
         self.num_writes = 0
-        self._version = 0
+        # Above those of no object: an apply that creates carries resourceVersion 1.
+        self._version = 100
         self._uid = 0
 
     def stamp(self) -> tuple[str, str]:
@@ -46,6 +47,11 @@ class Store:
         self._uid += 1
         self._version += 1
         return f"uid-{self._uid}", str(self._version)
+
+    @property
+    def version(self) -> int:
+        """The newest resourceVersion."""
+        return self._version
 
     def of_kind(self, kind: str) -> list[Object]:
         """Objects of one kind, by name."""

@@ -1,0 +1,63 @@
+"""Creates and counts many LLMDeployments, in the cluster's network: see test_operator_scale."""
+
+import asyncio
+import json
+import sys
+import time
+
+from paceline_operator.resources import objects
+from paceline_operator.shell import kinds
+from paceline_operator.shell.cluster import Cluster
+from paceline_operator.shell.session import Session
+
+AT_ONCE = 32
+POLL_S = 1.0
+
+
+async def create(cluster: Cluster, namespace: str, number: int) -> None:
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(name: str) -> None:
+        body = {
+            "apiVersion": kinds.LLM_DEPLOYMENT.api_version,
+            "kind": kinds.LLM_DEPLOYMENT.name,
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"replicas": 0, "model": {"uri": "demo"}},
+        }
+        async with slots:
+            path = kinds.LLM_DEPLOYMENT.path(namespace)
+            await cluster.session.request("POST", path, body=body)
+
+    await asyncio.gather(*(one(f"many-{index:04d}") for index in range(number)))
+
+
+async def is_done(cluster: Cluster, namespace: str, number: int) -> bool:
+    """Whether each has its children and a status that says so."""
+    listing = await cluster.list_all(kinds.LLM_DEPLOYMENT, namespace)
+    ready = sum(objects.condition(item, "Ready").get("status") == "True" for item in listing.items)
+    if ready < number:
+        return False
+    for kind in ("Deployment", "ConfigMap", "Service", "NetworkPolicy"):
+        selector = "paceline.dev/deployment"
+        found = await cluster.list_all(kinds.CHILDREN[kind], namespace, selector)
+        if len(found.items) < number:
+            return False
+    return True
+
+
+async def main(namespace: str, number: int, limit_s: float) -> None:
+    cluster = Cluster(Session())
+    began = time.monotonic()
+    await create(cluster, namespace, number)
+    created = time.monotonic()
+    while not await is_done(cluster, namespace, number):
+        if time.monotonic() - began > limit_s:
+            raise SystemExit(f"not done after {limit_s} s")
+        await asyncio.sleep(POLL_S)
+    done = time.monotonic()
+    await cluster.session.close()
+    sys.stdout.write(json.dumps({"created_s": created - began, "done_s": done - created}) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))

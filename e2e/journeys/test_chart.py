@@ -1,0 +1,181 @@
+"""The chart on a real API server with the real Helm: install, test, upgrade, uninstall, again."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster import host_volumes, images
+from cluster.binaries import program
+from cluster.client import Cluster, Document
+from cluster.errors import CommandFailed
+from cluster.host_volumes import CHECKOUT
+from cluster.namespace import Image, Namespace
+
+pytestmark = pytest.mark.timeout(900)
+CHART = CHECKOUT / "charts" / "paceline"
+CRD = "llmdeployments.paceline.dev"
+VERSION = "paceline.dev/schema-version"
+POLICY_KINDS = "validatingadmissionpolicies,validatingadmissionpolicybindings"
+
+
+@dataclass
+class Release:
+    """Releases of the chart in one namespace."""
+
+    namespace: Namespace
+    values: Path
+
+    def helm(self, *words: str) -> str:
+        """Run Helm in this namespace."""
+        cluster = self.namespace.cluster
+        command = [str(program("helm")), f"--kubeconfig={cluster.kubeconfig}", *words]
+        return cluster.run([*command, "-n", self.namespace.name], timeout_s=300).stdout
+
+    def install(self, name: str, *words: str) -> str:
+        """Install or upgrade, and wait until the operator is ready."""
+        common = ["--values", str(self.values), "--wait", "--timeout=4m"]
+        return self.helm("upgrade", "--install", name, str(CHART), *common, *words)
+
+
+def values_of(image: Image, namespace: str) -> Document:
+    """A release whose operator runs this checkout."""
+    operator: Document = {"image": _parts(image.name), "resources": {"requests": {"cpu": "50m"}}}
+    operator["image"]["pullPolicy"] = "Never" if image.name == images.HOST else "IfNotPresent"
+    if image.name == images.HOST:
+        operator |= {
+            "command": ["paceline-operator"],
+            "volumes": [v for v in host_volumes.pod_volumes() if v["name"] != "tmp"],
+            "volumeMounts": [m for m in host_volumes.container_mounts() if m["name"] != "tmp"],
+        }
+    return {"scope": "Namespaced", "instance": namespace, "operator": operator}
+
+
+def _parts(name: str) -> Document:
+    repository, _, tag = name.rpartition(":")
+    return {"repository": repository, "tag": tag}
+
+
+@pytest.fixture
+def release(
+    cluster: Cluster, namespace: Namespace, image: Image, tmp_path: Path
+) -> Iterator[Release]:
+    """No release yet; what tests install is taken away, the definition stays for other tests."""
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(values_of(image, namespace.name)), encoding="utf-8")
+    made = Release(namespace, values)
+    yield made
+    for item in json.loads(made.helm("list", "-o=json")):
+        made.helm("uninstall", item["name"], "--wait")
+
+
+def test_a_release_is_ready_and_passes_its_own_test(release: Release) -> None:
+    release.install("one", "--take-ownership", "--set=operator.replicas=2")
+    release.helm("test", "one")
+    pods = release.namespace.items("pods", "--selector=app.kubernetes.io/name=paceline-operator")
+    assert len(pods) == 2
+    holder = release.namespace.get("lease", "one-paceline")["spec"]["holderIdentity"]
+    assert any(pod["metadata"]["name"] in holder for pod in pods)
+
+
+def test_the_operator_has_no_right_to_a_secret(release: Release) -> None:
+    release.install("one", "--take-ownership")
+    namespace = release.namespace
+    who = f"--as=system:serviceaccount:{namespace.name}:one-paceline"
+    told = namespace.kubectl("auth", "can-i", "--list", who)
+    assert "deployments.apps" in told
+    assert "secrets" not in told
+
+
+def test_the_master_key_and_the_newest_schema_outlive_everything(
+    release: Release, cluster: Cluster
+) -> None:
+    release.install("one", "--take-ownership")
+    namespace = release.namespace
+    key = namespace.get("secret", "one-paceline-master-key")["data"]
+    namespace.apply(
+        {
+            "apiVersion": "paceline.dev/v1alpha1",
+            "kind": "LLMDeployment",
+            "metadata": {"name": "demo", "labels": {"paceline.dev/operator": "nobody"}},
+            "spec": {"model": {"uri": "demo"}},
+        }
+    )
+
+    cluster.kubectl("annotate", "crd", CRD, "--overwrite", f"{VERSION}=99")
+    try:
+        release.install("one", "--set=operator.workers=3")
+        assert namespace.get("secret", "one-paceline-master-key")["data"] == key
+        assert cluster.get("crd", CRD)["metadata"]["annotations"][VERSION] == "99"
+
+        with pytest.raises(CommandFailed, match="newer schema of LLMDeployment"):
+            cluster.kubectl("annotate", "crd", CRD, "--overwrite", f"{VERSION}=1")
+
+        release.helm("uninstall", "one", "--wait")
+        assert namespace.get("secret", "one-paceline-master-key")["data"] == key
+        assert namespace.get("llmdep", "demo")["spec"]["model"] == {"uri": "demo"}
+    finally:
+        release.helm("uninstall", "one", "--wait", "--ignore-not-found")
+        cluster.kubectl("annotate", "crd", CRD, "--overwrite", f"{VERSION}=1")
+
+    release.install("another", "--take-ownership")
+    assert (
+        cluster.get("crd", CRD)["metadata"]["annotations"]["meta.helm.sh/release-name"] == "another"
+    )
+    assert namespace.get("llmdep", "demo")["metadata"]["name"] == "demo"
+
+
+def test_a_cluster_says_what_it_allows(release: Release) -> None:
+    release.install(
+        "one",
+        "--take-ownership",
+        "--set=admissionPolicy.allowedModels={hf://Qwen/,demo}",
+        "--set=admissionPolicy.allowedImages={registry.example/}",
+        "--set=admissionPolicy.maxGpusPerReplica=4",
+    )
+    namespace = release.namespace
+    for spec, told in (
+        ({"model": {"uri": "hf://other/x"}}, "must begin with one of: hf://Qwen/, demo"),
+        ({"model": {"uri": "demo"}, "image": "docker.io/x"}, "spec.image must begin with"),
+        ({"model": {"uri": "demo"}, "resources": {"gpus": 5}}, "must be at most 4"),
+    ):
+        with pytest.raises(CommandFailed, match=told):
+            namespace.apply(manifest(spec))
+    namespace.apply(manifest({"model": {"uri": "demo"}}))
+    with pytest.raises(CommandFailed, match=r"paceline\.dev/operator must stay as it is"):
+        namespace.kubectl("label", "llmdep", "demo", "--overwrite", "paceline.dev/operator=other")
+
+
+def manifest(spec: Document) -> Document:
+    return {
+        "apiVersion": "paceline.dev/v1alpha1",
+        "kind": "LLMDeployment",
+        "metadata": {"name": "demo", "labels": {"paceline.dev/operator": "nobody"}},
+        "spec": spec,
+    }
+
+
+MATRIX: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "cluster with two replicas": {"operator": {"replicas": 2}},
+    "dashboards": {"dashboards": {"enabled": True}},
+    "policies": {"admissionPolicy": {"allowedModels": ["hf://"], "maxGpusPerReplica": 8}},
+    "egress": {"networkPolicy": {"egress": [{"ports": [{"port": 443}]}]}},
+}
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
+def test_the_server_takes_what_the_chart_renders(
+    release: Release, cluster: Cluster, values: Document, tmp_path: Path
+) -> None:
+    file = tmp_path / "more.yaml"
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")
+    words = ["template", "one", str(CHART), "--values", str(file), "--no-hooks"]
+    rendered = release.helm(*words)
+    cluster.kubectl(
+        "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-", stdin=rendered
+    )

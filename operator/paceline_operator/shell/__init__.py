@@ -1,0 +1,1 @@
+"""The only part of the operator that talks to anybody: API server, engines, clocks, files."""

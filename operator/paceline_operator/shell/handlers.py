@@ -1,0 +1,88 @@
+"""kopf: watches with their reconnections, and the process' end by signals.
+
+Low-level event handlers alone: they leave no finalizer and no annotation. An event is a hint; what
+it says goes into the cache, and the key of its LLMDeployment into the queue.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import kopf
+
+from paceline_operator.shell import cache as caching
+from paceline_operator.shell.cache import Cache
+from paceline_operator.shell.kinds import Kind
+from paceline_operator.shell.queue import WorkQueue
+from paceline_operator.shell.resync import selector_of
+from paceline_operator.shell.session import Login
+
+_log = logging.getLogger(__name__)
+
+
+def hear(cache: Cache, queue: WorkQueue, kind: str, event: Mapping[str, Any]) -> None:
+    """Take one event of a watch.
+
+    Args:
+        cache: gets the object.
+        queue: gets the key, if it was news.
+        kind: of the object.
+        event: `type` (None for an object of the watch's first list) and `object`.
+    """
+    item = event["object"]
+    is_gone = event["type"] == "DELETED"
+    is_news = cache.see_gone(kind, item) if is_gone else cache.see(kind, item)
+    key = caching.owner_key(kind, item)
+    if is_news and key is not None:
+        queue.add(key)
+
+
+async def watch(
+    cache: Cache,
+    queue: WorkQueue,
+    watched: Iterable[Kind],
+    namespaces: Sequence[str],
+    instance: str,
+    log_in: Login,
+) -> None:
+    """Watch until the process is told to end."""
+    registry = kopf.OperatorRegistry()
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    # The operator finds out by itself which kinds there are; without rights on the whole cluster
+    # kopf would try for ever and serve nothing.
+    settings.scanning.disabled = True
+    settings.peering.standalone = True
+    settings.process.ultimate_exiting_timeout = None
+    kopf.on.login(registry=registry)(_login(log_in))
+    for kind in watched:
+        place = kind.group, kind.version, kind.plural
+        if selector := selector_of(kind, instance):
+            settings.watching.label_selectors[place] = selector
+        kopf.on.event(*place, registry=registry, id=f"hear-{kind.plural}")(
+            _handler(cache, queue, kind.name)
+        )
+    for name in ("kopf", "kopf.objects"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    await kopf.operator(
+        registry=registry,
+        settings=settings,
+        namespaces=list(namespaces),
+        clusterwide=not namespaces,
+        standalone=True,
+    )
+
+
+def _handler(cache: Cache, queue: WorkQueue, kind: str) -> Any:
+    async def handle(event: Mapping[str, Any], **_: Any) -> None:
+        hear(cache, queue, kind, event)
+
+    return handle
+
+
+def _login(log_in: Login) -> Any:
+    async def handle(**_: Any) -> kopf.ConnectionInfo:
+        return await asyncio.to_thread(log_in)
+
+    return handle

@@ -1,0 +1,166 @@
+"""Every query of every dashboard is answered by a real Prometheus that scrapes a real engine."""
+
+import json
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from paceline_crds import dashboards, metrics
+from paceline_crds.metrics import METRICS, Kind
+from paceline_engine.testing.server_process import ServerProcess, server_process
+from paceline_engine.testing.tiny_model import TinyModel
+
+Document = dict[str, Any]
+PAGES: dict[str, Document] = {name: json.loads(text) for name, text in dashboards.files().items()}
+QUERIES = [
+    (f"{name}: {panel['title']}", target["expr"])
+    for name, page in PAGES.items()
+    for panel in page["panels"]
+    for target in panel.get("targets", ())
+]
+VARIABLES = {
+    "$__rate_interval": "5s",
+    "$namespace": "models",
+    "$deployment": "(chat|other)",
+    "$model_name": ".*",
+}
+# Nothing to see in a small engine with a small model: no speculation, no pressure on memory, nobody
+# waits. They are evaluated all the same.
+MAY_BE_EMPTY = (
+    metrics.SPEC_ACCEPTED,
+    metrics.SPECULATION_GOODPUT,
+    metrics.WAITING_BY_REASON,
+    metrics.PROMPT_HEADS_SHARED,
+)
+
+
+def test_every_metric_that_is_asked_for_exists() -> None:
+    series = {
+        metric.name + ending
+        for metric in METRICS.values()
+        for ending in (("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",))
+    }
+    texts = [expression for _, expression in QUERIES]
+    texts += [item.get("definition", "") for page in PAGES.values()
+              for item in page["templating"]["list"]]  # fmt: skip
+    asked = {name for text in texts for name in re.findall(r"(?:vllm|paceline):\w+", text)}
+    assert asked
+    assert asked <= series
+
+
+def test_pages_have_their_own_uid_and_panels_do_not_overlap() -> None:
+    assert len({page["uid"] for page in PAGES.values()}) == len(PAGES) == 3
+    for page in PAGES.values():
+        taken = [
+            (x, y)
+            for panel in page["panels"]
+            for place in (panel["gridPos"],)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        ]
+        assert len(taken) == len(set(taken))
+        assert all(x < 24 for x, _ in taken)
+        ids = [panel["id"] for panel in page["panels"]]
+        assert len(ids) == len(set(ids))
+
+
+def test_each_page_is_a_config_map_that_grafana_finds(
+    render: Callable[..., list[Document]],
+) -> None:
+    documents = render({"dashboards": {"enabled": True, "namespace": "grafana"}})
+    found = {
+        key: text
+        for item in documents
+        if item["kind"] == "ConfigMap" and item["metadata"]["namespace"] == "grafana"
+        for key, text in item["data"].items()
+        if item["metadata"]["labels"]["grafana_dashboard"] == "1"
+    }
+    assert {key: json.loads(text) for key, text in found.items()} == {
+        f"{name}.json": page for name, page in PAGES.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("engine")
+    model = TinyModel(hidden_size=16, num_layers=1).write(folder / "model")
+    flags = ["--max-model-len=256", "--max-num-seqs=4", "--num-kv-blocks=64", "--dtype=float32"]
+    flags += ["--slo-ttft-ms=2000", "--slo-itl-ms=500", "--slo-e2e-ms=10000"]
+    with server_process(str(model), folder, *flags) as running:
+        yield running
+
+
+@contextmanager
+def prometheus(program: str, page_of: str, folder: Path) -> Iterator[str]:
+    """A Prometheus that scrapes one target every second; its address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    labels = {"namespace": "models", "pod": "chat-0", "paceline_dev_deployment": "chat"}
+    target = {"targets": [page_of.removeprefix("http://")], "labels": labels}
+    config = {
+        "global": {"scrape_interval": "1s"},
+        "scrape_configs": [{"job_name": "engines", "static_configs": [target]}],
+    }
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    command = [program, f"--config.file={folder}/prometheus.yaml", "--log.level=warn"]
+    command += [f"--storage.tsdb.path={folder}/data", f"--web.listen-address={address}"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield f"http://{address}"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@pytest.mark.slow
+def test_every_query_is_answered_and_shows_something(
+    require_program: Callable[[str], str], engine: ServerProcess, tmp_path: Path
+) -> None:
+    program = require_program("prometheus")
+    pending = dict.fromkeys(QUERIES, "not asked yet")
+    give_up_s = time.monotonic() + 120
+    with prometheus(program, engine.url, tmp_path) as address:
+        while not is_answered(pending) and time.monotonic() < give_up_s:
+            engine.post(
+                "/v1/completions",
+                {"model": "model", "prompt": "one two three four " * 9, "max_tokens": 6},
+            )
+            for case in list(pending):
+                pending[case] = ask(address, case[1])
+                if pending[case] == "":
+                    del pending[case]
+            time.sleep(0.2)
+    assert is_answered(pending), pending
+
+
+def is_answered(pending: dict[tuple[str, str], str]) -> bool:
+    """Whether what is left has no series, and need not have any."""
+    return all(
+        why == "no series" and any(name in expression for name in MAY_BE_EMPTY)
+        for (_, expression), why in pending.items()
+    )
+
+
+def ask(address: str, expression: str) -> str:
+    """What is wrong with the answer to a query; empty if there are series with values."""
+    for name, value in VARIABLES.items():
+        expression = expression.replace(name, value)
+    assert "$" not in expression
+    try:
+        answer = httpx.get(f"{address}/api/v1/query", params={"query": expression}, timeout=30)
+    except httpx.TransportError as error:
+        return f"no answer: {error}"
+    if answer.status_code != httpx.codes.OK:
+        return answer.text
+    return "" if answer.json()["data"]["result"] else "no series"

@@ -1,0 +1,84 @@
+"""`/healthz`, `/readyz`, `/metrics`, and what the metrics say."""
+
+import asyncio
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from paceline_operator.shell import metrics, web
+from paceline_operator.shell.cache import Cache, Key
+from paceline_operator.shell.cluster import Cluster
+from paceline_operator.shell.errors import StartRefused
+from paceline_operator.shell.leader import Always
+from paceline_operator.shell.queue import WorkQueue
+from paceline_operator.testing.api import FakeApi
+from paceline_operator.testing.store import Store
+
+
+async def _nothing(_: Key) -> None:
+    return None
+
+
+def test_readiness_and_liveness_answer_apart() -> None:
+    async def script() -> None:
+        ready = False
+        async with web.serving(
+            "127.0.0.1", 0, is_alive=lambda: True, is_ready=lambda: ready, metrics=lambda: b"m 1\n"
+        ) as port:
+            base = f"http://127.0.0.1:{port}"
+            async with aiohttp.ClientSession(base) as http:
+
+                async def get(path: str) -> tuple[int, str]:
+                    async with http.get(path) as answer:
+                        return answer.status, await answer.text()
+
+                assert await get("/healthz") == (200, "ok\n")
+                assert (await get("/readyz"))[0] == 503
+                ready = True
+                assert await get("/readyz") == (200, "ok\n")
+                assert await get("/metrics") == (200, "m 1\n")
+
+    asyncio.run(script())
+
+
+def test_a_taken_port_is_said_at_the_start() -> None:
+    async def script() -> None:
+        def yes() -> bool:
+            return True
+
+        async with web.serving(
+            "127.0.0.1", 0, is_alive=yes, is_ready=yes, metrics=lambda: b""
+        ) as port:
+            with pytest.raises(StartRefused, match=f"port {port}"):
+                async with web.serving(
+                    "127.0.0.1", port, is_alive=yes, is_ready=yes, metrics=lambda: b""
+                ):
+                    pass
+
+    asyncio.run(script())
+
+
+def test_metrics_count_reconciles_writes_and_deployments_by_readiness() -> None:
+    cluster, cache = Cluster(FakeApi(Store(), lambda: 0.0)), Cache("m")
+    cluster.num_writes["apply"] = 7
+    cache.see(
+        "LLMDeployment",
+        {
+            "metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1"},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        },
+    )
+    counts = metrics.Reconciles()
+    counts.registry.register(metrics.State(cache, WorkQueue(_nothing, 1), cluster, Always()))
+    counts.told(0.02, "written")
+    found = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(metrics.text(counts.registry).decode())
+        for sample in family.samples
+    }
+    assert found["paceline_operator_reconciles_total", "written"] == 1
+    assert found["paceline_operator_reconcile_seconds_count",] == 1
+    assert found["paceline_operator_api_writes_total", "apply"] == 7
+    assert found["paceline_operator_deployments", "True"] == 1
+    assert found["paceline_operator_is_leader",] == 1
