@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from paceline_crds import objective, phrases
+from paceline_crds import objective, phrases, unsupported
 from paceline_crds.group import bare
 from paceline_crds.knob import Knob
 from paceline_crds.settings import EngineSettings, border_name, knobs
@@ -59,7 +59,13 @@ def help_of(name: str) -> str:
     if field.default is not None:
         notes.append(f"default {default_text(name)}")
     notes.append(f"change: {knob.change}")
-    return f"{field.description} ({'; '.join(notes)})"
+    return f"{described(name)} ({'; '.join(notes)})"
+
+
+def described(name: str) -> str:
+    """What a setting is, and what this release does not build of it."""
+    description = EngineSettings.model_fields[name].description or ""
+    return " ".join(filter(None, (description, unsupported.note(name))))
 
 
 def expected(name: str) -> str:

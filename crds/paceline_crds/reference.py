@@ -20,7 +20,8 @@ settings API, the tuner and this page are made from that declaration.
 - **flag**: of `paceline serve`. Words may also be written in lower case.
 - **spec**: place in an LLMDeployment; `(duration)` marks a value such as `500ms` or `1h30m` there.
 - **change**: `live` takes effect between two steps of a running engine, `restart` needs a new
-  process (a new pod), `immutable` never changes. *tuned* marks what the tuner may move.
+  process (a new pod), `immutable` never changes. *tuned* marks what the tuner may move. What a
+  release does not build yet is refused, live too, and noted behind the description.
 
 A setting that is absent is not pinned: its objective, else the engine fills it in. Which value
 wins: tuner > spec > objective > default.
@@ -55,7 +56,7 @@ def _cells(name: str) -> list[str]:
         phrases.expected(fragment) if fragment["type"] != "boolean" else "-",
         knob.unit or "-",
         f"{knob.change}" + (", tuned" if knob.tunable else ""),
-        field.description or "",
+        flags.described(name),
     ]
 
 

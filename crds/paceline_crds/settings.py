@@ -148,8 +148,7 @@ class EngineSettings(BaseModel):
         ge=1,
         le=600_000,
         description="Target for the gap between two tokens of a stream; prefill is kept to what "
-        "fits. Not built in this release, which refuses a value. Default: off, whatever "
-        "spec.slo.itl says.",
+        "fits. Default: off, whatever spec.slo.itl says.",
     )
     long_prefill_tokens: Annotated[
         int | None,

@@ -1,43 +1,97 @@
 """Settings that have a name and a place already, but that no engine of this release builds.
 
 The engine refuses them at its start and in its live API; the operator tells it by the condition
-ConfigValid before a pod is made. Fields that never reach an engine are in `support`.
+ConfigValid before a pod is made; the reference and the flags' help note it. Fields that never reach
+an engine are in `support`.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 from paceline_crds.settings import (
     EngineSettings,
     KvCacheDType,
     SchedulingPolicy,
     SpeculativeMethod,
+    border_name,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limit:
+    """What this release takes of one setting.
+
+    Attributes:
+        accepted: the values that it takes, in words.
+        lack: what is not built.
+        is_accepted: of a value.
+    """
+
+    accepted: str
+    lack: str
+    is_accepted: Callable[[Any], bool]
+
+
+_LIMITS = {
+    "tensor_parallel_size": _Limit(
+        accepted="1", lack="no tensor parallelism", is_accepted=lambda value: value == 1
+    ),
+    "scheduling_policy": _Limit(
+        accepted="Fcfs or Priority",
+        lack="no fair queueing by tenant",
+        is_accepted=lambda value: value is not SchedulingPolicy.FAIR,
+    ),
+    "kv_cache_dtype": _Limit(
+        accepted="Auto",
+        lack="no FP8 KV cache",
+        is_accepted=lambda value: value is not KvCacheDType.FP8,
+    ),
+    "speculative_method": _Limit(
+        accepted="None",
+        lack="no speculative decoding",
+        is_accepted=lambda value: value is SpeculativeMethod.NONE,
+    ),
+    "speculative_num_tokens": _Limit(
+        accepted="0", lack="no speculative decoding", is_accepted=lambda value: value == 0
+    ),
+    "inter_token_target_ms": _Limit(
+        accepted="absent",
+        lack="no budget in milliseconds",
+        is_accepted=lambda value: value is None,
+    ),
+}
 
 
 def unsupported(settings: EngineSettings) -> list[tuple[str, str]]:
     """What of these settings this release cannot do.
 
     Returns:
-        (camelCase field, sentence that names expected and got), in the order of the settings.
+        (camelCase field, sentence that names expected and got).
     """
     found: list[tuple[str, str]] = []
-    if settings.tensor_parallel_size > 1:
-        got = str(settings.tensor_parallel_size)
-        found.append(_refusal("tensorParallelSize", "1", got, "no tensor parallelism"))
-    if settings.scheduling_policy is SchedulingPolicy.FAIR:
-        lack = "no fair queueing by tenant"
-        found.append(_refusal("schedulingPolicy", "Fcfs or Priority", "Fair", lack))
-    if settings.kv_cache_dtype is KvCacheDType.FP8:
-        found.append(_refusal("kvCacheDtype", "Auto", "FP8", "no FP8 KV cache"))
-    if settings.speculative_method is not SpeculativeMethod.NONE:
-        got = settings.speculative_method.value
-        found.append(_refusal("speculativeMethod", "None", got, "no speculative decoding"))
-    if settings.speculative_num_tokens > 0:
-        got = str(settings.speculative_num_tokens)
-        found.append(_refusal("speculativeNumTokens", "0", got, "no speculative decoding"))
-    if settings.inter_token_target_ms is not None:
-        got = str(settings.inter_token_target_ms)
-        found.append(_refusal("interTokenTargetMs", "absent", got, "no budget in milliseconds"))
+    for name, limit in _LIMITS.items():
+        value = getattr(settings, name)
+        if not limit.is_accepted(value):
+            field = border_name(name)
+            got = value.value if isinstance(value, StrEnum) else value
+            found.append(
+                (
+                    field,
+                    f"{field} must be {limit.accepted}, got {got}: this release has {limit.lack}",
+                )
+            )
     return found
 
 
-def _refusal(field: str, expected: str, got: str, lack: str) -> tuple[str, str]:
-    return field, f"{field} must be {expected}, got {got}: this release has {lack}"
+def note(name: str) -> str:
+    """What to know of a setting in this release; empty if all of it is built.
+
+    Args:
+        name: snake_case.
+    """
+    limit = _LIMITS.get(name)
+    if limit is None:
+        return ""
+    return f"In this release it must be {limit.accepted}: it has {limit.lack}."

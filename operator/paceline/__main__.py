@@ -1,8 +1,29 @@
-"""`python -m paceline` is the command `paceline`."""
+"""`python -m paceline` and the script `paceline`: the command, with its first signals handled."""
 
+import os
+import signal
 import sys
+from types import FrameType
 
-from paceline.cli import main
+
+def main() -> int:
+    """Run the command line.
+
+    A server's imports take a while, and SIGTERM during them is an ordinary end: nothing was served
+    yet. So its handler comes before them; `lifecycle` takes over once there is a loop.
+    """
+    if sys.argv[1:2] == ["serve"]:
+        signal.signal(signal.SIGTERM, _end_before_start)
+    from paceline import cli
+
+    return cli.main()
+
+
+def _end_before_start(_number: int, _frame: FrameType | None) -> None:
+    # At once: an exception could end up inside an import that catches it.
+    os.write(2, b"paceline: SIGTERM before the server listened; nothing was served; exiting\n")
+    os._exit(0)
+
 
 if __name__ == "__main__":
     sys.exit(main())

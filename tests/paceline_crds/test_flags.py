@@ -4,9 +4,16 @@ import argparse
 
 import pytest
 
-from paceline_crds import flags
+from paceline_crds import flags, reference
 from paceline_crds.errors import InvalidSettings
-from paceline_crds.settings import DType, EngineSettings, KvCacheDType, SchedulingPolicy, knobs
+from paceline_crds.settings import (
+    DType,
+    EngineSettings,
+    KvCacheDType,
+    SchedulingPolicy,
+    border_name,
+    knobs,
+)
 
 VLLM_FLAGS = {
     "dtype": "--dtype",
@@ -91,3 +98,20 @@ def test_a_limit_above_its_boot_maximum_is_refused() -> None:
 
 def test_a_default_gives_way_to_a_boot_maximum() -> None:
     assert settings("--boot-max-num-seqs 2").max_num_seqs == 2
+
+
+def test_help_and_reference_say_what_this_release_does_not_build() -> None:
+    page = reference.markdown()
+    for name, accepted in {
+        "tensor_parallel_size": "1",
+        "scheduling_policy": "Fcfs or Priority",
+        "kv_cache_dtype": "Auto",
+        "speculative_method": "None",
+        "speculative_num_tokens": "0",
+        "inter_token_target_ms": "absent",
+    }.items():
+        note = f"In this release it must be {accepted}"
+        assert note in flags.help_of(name)
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{border_name(name)}`")]
+        assert note in row
+    assert "In this release" not in flags.help_of("max_num_seqs")

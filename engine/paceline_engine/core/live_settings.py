@@ -17,7 +17,8 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from paceline_crds.knob import ChangeClass, Knob
+from paceline_crds import flags, phrases
+from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import EngineSettings, border_name, knobs
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.core.unsupported import refuse_change
@@ -25,7 +26,7 @@ from paceline_engine.core.unsupported import refuse_change
 MAX_REVISION = 2**53 - 1
 """The largest whole number that every reader of JSON keeps exactly."""
 
-_KNOBS = {border_name(name): (name, knob) for name, knob in knobs().items()}
+_KNOBS = {border_name(name): name for name in knobs()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +118,13 @@ def parse_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
             raise SettingRefused(
                 400, shown, f"{shown} is no setting; expected one of {', '.join(_KNOBS)}"
             )
-        name, knob = _KNOBS[given]
+        name = _KNOBS[given]
         try:
             # JSON mode: strict about types, yet a word is taken for its enum.
             text = json.dumps(value)
             parsed[name] = _adapter(name).validate_json(text, strict=True)
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]["msg"]
-            raise SettingRefused(400, given, _out_of_bounds(given, knob, value, problem)) from error
+            raise SettingRefused(400, given, _out_of_bounds(given, name, value)) from error
         except (TypeError, ValueError) as error:
             raise SettingRefused(
                 400, given, f"{given} must be a JSON value, got {value!r}"
@@ -132,10 +132,11 @@ def parse_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     return parsed
 
 
-def _out_of_bounds(border_name: str, knob: Knob, value: Any, problem: str) -> str:
-    unit = f" {knob.unit}" if knob.unit else ""
-    wanted = problem[0].lower() + problem[1:]
-    return f"{border_name}: {wanted}{unit}, got {value!r}"
+def _out_of_bounds(given: str, name: str, value: Any) -> str:
+    knob = knobs()[name]
+    unit = f" ({knob.unit})" if knob.unit else ""
+    absent = " or null" if EngineSettings.model_fields[name].default is None else ""
+    return f"{given} must be {flags.expected(name)}{absent}{unit}, got {phrases.got(value)}"
 
 
 @cache

@@ -115,10 +115,9 @@ class _Life:
             return await self._until_over()
         finally:
             announcing.cancel()
-            await self._client.close()
             for one in running:
                 one.server.should_exit = True
-            await asyncio.gather(*(one.task for one in running))
+            await asyncio.gather(self._client.close(), *(one.task for one in running))
             self._listeners.close()
 
     def _on_signal(self, act: Callable[[float], None]) -> None:

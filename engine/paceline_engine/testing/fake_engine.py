@@ -3,9 +3,10 @@
 The config's `runner_factory` names `load`; the test writes into the model folder what shall
 happen: `hang` (steps wait while it exists), `fail` (steps raise while it exists), `slow_load`
 (loading waits while it exists), `start_failed` (its text is the reason), `step_ms` (how long each
-step takes).
+step takes), `slow_exit` (the interpreter's end takes longer than anybody waits).
 """
 
+import atexit
 import json
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from paceline_engine.testing.fake_runner import FakeRunner
 
 FACTORY = "paceline_engine.testing.fake_engine:load"
 _POLL_S = 0.002
+_SLOW_EXIT_S = 600.0
 NUM_BLOCKS = 512
 VOCAB_SIZE = 1000
 
@@ -31,6 +33,8 @@ def load(
     reason_file = model_dir / "start_failed"
     if reason_file.exists():
         raise StartFailed(reason_file.read_text().strip(), "the test wants it so")
+    if (model_dir / "slow_exit").exists():
+        atexit.register(time.sleep, _SLOW_EXIT_S)
     progress("Loading", 0.5)
     while (model_dir / "slow_load").exists():
         time.sleep(_POLL_S)

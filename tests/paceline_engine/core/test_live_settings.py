@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import EngineSettings, SchedulingPolicy, knobs
 from paceline_engine.core.errors import SettingRefused
-from paceline_engine.core.live_settings import MAX_REVISION, SettingsBook
+from paceline_engine.core.live_settings import MAX_REVISION, SettingsBook, parse_changes
 
 
 def book(**fields: Any) -> SettingsBook:
@@ -199,3 +199,26 @@ class Writers(RuleBasedStateMachine):
 
 Writers.TestCase.settings = hypothesis_settings(max_examples=25, stateful_step_count=15)
 TestWriters = pytest.mark.slow(Writers.TestCase)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"maxNumSeqs": "8"},
+            'maxNumSeqs must be an integer from 1 to 65536 (requests), got "8"',
+        ),
+        (
+            {"longPrefillTokens": -1},
+            "longPrefillTokens must be an integer from 0 to 1048576 or null (tokens), got -1",
+        ),
+        (
+            {"watermark": "2"},
+            'watermark must be a decimal below 1 as text, such as "0.01", got "2"',
+        ),
+    ],
+)
+def test_a_wrong_value_is_told_what_was_expected_and_what_was_found(change, message):
+    with pytest.raises(SettingRefused) as refused:
+        parse_changes(change)
+    assert str(refused.value) == message

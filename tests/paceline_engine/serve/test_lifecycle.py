@@ -146,6 +146,14 @@ def test_sigterm_while_loading_ends_the_server_cleanly(tmp_path: Path) -> None:
         until(lambda: not Path(f"/proc/{child}").exists())
 
 
+def test_an_idle_server_does_not_wait_for_the_engines_interpreter_to_end(tmp_path: Path) -> None:
+    with serving(tmp_path, {"slow_exit": ""}, log_level="debug") as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ends_with() == 0
+        assert "drained; exiting" in server.log.read_text()
+        assert "it is killed" not in server.log.read_text()
+
+
 def test_sigterm_refuses_new_requests_and_finishes_running_ones(tmp_path: Path) -> None:
     with (
         serving(tmp_path) as server,

@@ -117,9 +117,10 @@ async def _completion_prompt(
         )
         given = prompt
     else:
-        validation.check_token_ids("prompt", prompt, loaded.info.vocab_size)
         token_ids = prompt
     fitted = fit_prompt(token_ids, body, loaded.info, "prompt")
+    if given is None:
+        validation.check_token_ids("prompt", fitted, loaded.info.vocab_size)
     if len(fitted) != len(token_ids):
         given = None
     return echoed_prompt(fitted, given, body, loaded)

@@ -16,13 +16,23 @@ MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARACTERS = 128
 """Each word is compared at each token, in a step that everybody waits for."""
 
+# Bodies are read in the loop that sends everybody's tokens, so lists end somewhere. Those of token
+# ids end above any window that fits a body; the model's own window and vocabulary come later.
+MAX_TOKEN_IDS = 1 << 20
+MAX_PROMPTS = 1024
+MAX_MESSAGES = 16_384
+MAX_PARTS = 4096
+MAX_STOP_TOKEN_IDS = 1024
+MAX_LOGIT_BIASES = 1024
+
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 
 TokenId = Annotated[int, Field(ge=0, le=INT32)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+# Fail fast: a million wrong entries are one error, not a million.
+TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKEN_IDS, fail_fast=True)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Stop = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)]
+Stop = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True)]
 
 
 class _Body(BaseModel):
@@ -63,11 +73,13 @@ class _Generate(_Body):
     # Beyond these bounds logits leave the range of float32.
     repetition_penalty: float | None = Field(default=None, ge=0.001, le=1000)
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        default=None, description="Token id -> what is added to its logit."
+        default=None,
+        max_length=MAX_LOGIT_BIASES,
+        description="Token id -> what is added to its logit.",
     )
     seed: int | None = Field(default=None, ge=-INT64 - 1, le=INT64)
     stop: Stop | None = Field(default=None, description="The text ends before any of these.")
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: list[TokenId] | None = Field(default=None, max_length=MAX_STOP_TOKEN_IDS)
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = Field(default=None, description="Default: true.")
@@ -121,16 +133,21 @@ class Message(_Body):
     """One message of a chat; what else it holds is handed to the chat template."""
 
     role: Annotated[str, Field(min_length=1)]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = (
+        None
+    )
     name: str | None = None
     tool_calls: Any = None
     function_call: Any = None
 
 
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+
+
 class ChatBody(_Generate):
     """Body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     max_tokens: int | None = Field(default=None, ge=1, description="See max_completion_tokens.")
     max_completion_tokens: int | None = Field(
         default=None, ge=1, description="Output tokens at most; wins over max_tokens."
@@ -164,8 +181,11 @@ class CompletionBody(_Generate):
     prompt: (
         Annotated[str, Field(min_length=1)]
         | TokenIds
-        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
-        | Annotated[list[TokenIds], Field(min_length=1)]
+        | Annotated[
+            list[Annotated[str, Field(min_length=1)]],
+            Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True),
+        ]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
     )
     logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     echo: bool | None = Field(default=None, description="The text begins with the prompt.")
@@ -178,7 +198,7 @@ class TokenizeBody(_Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -191,7 +211,7 @@ class DetokenizeBody(_Body):
     """Body of POST /detokenize."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKEN_IDS, fail_fast=True)]
     skip_special_tokens: bool | None = Field(default=None, description="Default: false.")
 
 

@@ -82,6 +82,12 @@ def sampling_params(
     min_tokens = min(body.min_tokens or 0, max_tokens)
     allowed = body.allowed_token_ids
     if allowed is not None:
+        if len(allowed) > info.vocab_size:
+            raise bad_request(
+                f"allowed_token_ids: at most {info.vocab_size} entries are accepted, the size of "
+                f"the vocabulary, got {len(allowed)}",
+                "allowed_token_ids",
+            )
         check_token_ids("allowed_token_ids", allowed, info.vocab_size)
         never = {sequence[-1] for sequence in bad_words}
         if min_tokens:

@@ -3,6 +3,7 @@
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from paceline_engine.serve.openai.errors import ApiError, bad_request
 from paceline_engine.serve.openai.openai_types import (
@@ -205,12 +206,16 @@ def _unbuilt(param: str, what: str) -> ApiError:
 
 
 def _from_pydantic(error: ValidationError) -> ApiError:
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # Of a field with several types each one complains: that it is too long says most.
+    first = next((one for one in errors if one["type"] == "too_long"), errors[0])
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
         return bad_request(f"the body is not valid JSON: {reason}", code="invalid_json")
     if not first["loc"]:
         return bad_request("the body must be a JSON object", code="invalid_json")
+    if first["type"] == "too_long":
+        return _too_long(first)
     param = ""
     for part in first["loc"]:
         if isinstance(part, int):
@@ -222,6 +227,16 @@ def _from_pydantic(error: ValidationError) -> ApiError:
     if first["type"] == "missing":
         return bad_request(f"{param} is required", param, "missing_field")
     return bad_request(f"{param}: {first['msg']}, got {_shown(first['input'])}", param)
+
+
+def _too_long(error: ErrorDetails) -> ApiError:
+    # Behind the field come names of types and places in lists; the field is what can be mended.
+    param = str(error["loc"][0])
+    limit, got = error["ctx"]["max_length"], error["ctx"]["actual_length"]
+    found = f"{got} or more" if got is not None else "more"
+    if isinstance(error["input"], list | dict):
+        found = str(len(error["input"]))
+    return bad_request(f"{param}: at most {limit} entries are accepted, got {found}", param)
 
 
 def _shown(value: Any) -> str:

@@ -210,3 +210,32 @@ def test_request_ids_come_back(tiny_folder: Path) -> None:
     assert [r.external_id for r in server.engine.submitted[1:]] == ["from-body-0", "from-body-1"]
     odd = server.client.get("/version", headers={"X-Request-Id": "a b" * 100})
     assert len(odd.headers["x-request-id"]) == 32
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "limit"),
+    [
+        ("prompt", [1] * (2**20 + 1), 2**20),
+        ("prompt", ["a"] * 1025, 1024),
+        ("prompt", [[1]] * 1025, 1024),
+        ("stop_token_ids", [1] * 1025, 1024),
+        ("logit_bias", {str(i): 1 for i in range(1025)}, 1024),
+        ("stop", ["a"] * 17, 16),
+        ("bad_words", ["a"] * 1025, 1024),
+    ],
+)
+def test_a_long_list_is_refused_by_its_length(
+    tiny_folder: Path, field: str, value: Any, limit: int
+) -> None:
+    answer = Server(tiny_folder).client.post("/v1/completions", json={"prompt": "a", field: value})
+    assert answer.status_code == 400
+    error = error_of(answer)
+    assert error["param"] == field
+    assert f"at most {limit} entries" in error["message"]
+
+
+def test_more_allowed_tokens_than_the_vocabulary_has_are_refused(tiny_folder: Path) -> None:
+    answer = Server(tiny_folder).chat(allowed_token_ids=[1] * 100_000)
+    assert answer.status_code == 400
+    assert error_of(answer)["param"] == "allowed_token_ids"
+    assert "the size of the vocabulary" in error_of(answer)["message"]
