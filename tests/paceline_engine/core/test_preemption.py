@@ -163,11 +163,16 @@ def test_held_blocks_are_waited_for_instead_of_preempting_more() -> None:
 
 
 def test_a_victim_whose_blocks_are_all_shared_is_left_alone() -> None:
-    trial = crowded(tiny_limits(num_blocks=8, block_size=8))
-    trial.submit([1] * 16 + [2], max_tokens=30)
+    trial = crowded(is_checked=False)
+    for number in range(3):
+        trial.submit([number] * 9, max_tokens=30)
     trial.step()
-    trial.submit([1] * 16 + [3], max_tokens=30)
-    trial.submit([4] * 9, max_tokens=6)
+    state = trial.scheduler._state
+    shared = state.slots.blocks(state.requests[2].slot).tolist()
+    state.pool.acquire(shared)  # as if others used them too: the tail has nothing to give
+    assert run_until_preempted(trial) == [1]
+    state.pool.release(shared)
+    trial.apply()
     trial.run()
     trial.assert_all_solo()
 
