@@ -146,6 +146,23 @@ def test_admissions_slow_down_after_a_preemption() -> None:
     trial.assert_all_solo()
 
 
+def test_after_a_preemption_one_request_a_step_is_admitted_though_all_would_fit() -> None:
+    num_admitted = []
+    for has_preempted in (False, True):
+        trial = Trial()
+        trial.submit([1] * 9, max_tokens=30)
+        trial.step()
+        trial.scheduler._state.brake.step(has_preempted=has_preempted)
+        for number in range(4):
+            trial.submit([number], max_tokens=1)
+        plan = trial.step()
+        assert plan is not None
+        num_admitted.append(len(plan.added))
+        trial.run()
+        trial.assert_all_solo()
+    assert num_admitted == [4, 1]
+
+
 def test_held_blocks_are_waited_for_instead_of_preempting_more() -> None:
     trial = crowded(tiny_limits(num_blocks=10, block_size=8), max_plans=2)
     for number in range(4):
