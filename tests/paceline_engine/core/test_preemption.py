@@ -163,6 +163,22 @@ def test_after_a_preemption_one_request_a_step_is_admitted_though_all_would_fit(
     assert num_admitted == [4, 1]
 
 
+def test_a_step_that_preempts_admits_nobody_though_a_seat_and_blocks_came_free() -> None:
+    trial = crowded(scheduling_policy=SchedulingPolicy.PRIORITY, priority_aging_s=0, max_num_seqs=2)
+    trial.submit([1] * 7, max_tokens=20, priority=0)
+    victim = trial.submit([2] * 33, max_tokens=5, priority=5)
+    trial.step()
+    waits = trial.submit([3], max_tokens=1, priority=1)
+    assert run_until_preempted(trial) == [victim]
+    assert trial.plans[-1].added == ()
+    trial.apply()
+    plan = trial.step()
+    assert plan is not None
+    assert [added.request_id for added in plan.added] == [waits]
+    trial.run()
+    trial.assert_all_solo()
+
+
 def test_held_blocks_are_waited_for_instead_of_preempting_more() -> None:
     trial = crowded(tiny_limits(num_blocks=10, block_size=8), max_plans=2)
     for number in range(4):
