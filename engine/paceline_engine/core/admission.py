@@ -1,6 +1,6 @@
 """Whom to let in: how much a request will need, how fast the queue drains, when to slow down.
 
-Small learners and rules; `planner` walks the queue with them. Time comes in as an argument.
+Small learners and rules; `intake` walks the queue with them. Time comes in as an argument.
 """
 
 import math

@@ -65,10 +65,6 @@ class BlockPool:
         active = self.num_blocks - 1 - cached - free - self._held
         return active, cached, free, self._held
 
-    def ref_count(self, block: int) -> int:
-        """References to a block, holds not counted."""
-        return self._refs[block]
-
     def is_in_use(self, block: int) -> bool:
         """Referenced or held: not to be allocated."""
         return self._refs[block] > 0 or block in self._holds

@@ -67,13 +67,6 @@ class WaitingQueue:
         """Known tokens of all waiting requests."""
         return sum(self.lane_tokens)
 
-    @property
-    def oldest_arrival_s(self) -> float | None:
-        """Arrival of the oldest request that has not started."""
-        for tracked in self._fresh.values():
-            return tracked.request.arrival_s
-        return None
-
     def push(self, tracked: TrackedRequest) -> None:
         """Put a request where its key says."""
         tracked.key = order_key(tracked, self._settings)

@@ -166,14 +166,14 @@ class Scheduler:
             return results.apply_steady(state, steady, record, result, now)
         return results.apply(self._state, record, result, now)
 
-    def fail_step(self, step_id: int, message: str, now: float) -> None:  # noqa: ARG002 - for stats
+    def fail_step(self, step_id: int) -> None:
         """The oldest outstanding step failed: what it had advanced is taken back."""
         record = results.take_record(self._state, step_id)
         results.restore(self._state, record)
 
     # -- live changes ------------------------------------------------------------------------
 
-    def apply_settings(self, settings: EngineSettings, now: float) -> None:  # noqa: ARG002
+    def apply_settings(self, settings: EngineSettings) -> None:
         """Put other settings in force between two plans.
 
         Raises:

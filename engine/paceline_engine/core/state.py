@@ -1,6 +1,6 @@
 """The scheduler's state and its few transitions: take a slot, lose it, end.
 
-Everything that decides (`decoding`, `prefill`, `preemption`, `intake`, `results`) works on this.
+Everything that decides (`planner`, `running`, `preemption`, `intake`, `results`) works on this.
 """
 
 from collections import deque

@@ -14,8 +14,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor, dequantize
 from numpy.typing import NDArray
 
-from paceline_engine.core.errors import StartFailed
-from paceline_engine.model.gguf_tokenizer import write_tokenizer
+from paceline_engine.model.gguf_tokenizer import unsupported, write_tokenizer
 from paceline_engine.model.safetensors_writer import TensorEntry, write_safetensors
 
 _ARCHITECTURES = {
@@ -81,7 +80,7 @@ class GgufMetadata:
         """Like `own`, but it must be there."""
         value = self.own(key)
         if value is None:
-            raise _unsupported(f"it has no {self.architecture}.{key}")
+            raise unsupported(f"it has no {self.architecture}.{key}")
         return value
 
 
@@ -99,13 +98,13 @@ def convert_gguf(file: Path, folder: Path, progress: Callable[[float], None]) ->
     try:
         reader = _PlainReader(file)
     except (OSError, ValueError) as error:
-        raise _unsupported(f"{file} is not readable as GGUF: {error}") from error
+        raise unsupported(f"{file} is not readable as GGUF: {error}") from error
     metadata = GgufMetadata(reader)
     if metadata.architecture not in _ARCHITECTURES:
         known = ", ".join(_ARCHITECTURES)
-        raise _unsupported(f"architecture {metadata.architecture!r}; built are {known}")
+        raise unsupported(f"architecture {metadata.architecture!r}; built are {known}")
     if metadata.own("expert_count"):
-        raise _unsupported("mixture of experts")
+        raise unsupported("mixture of experts")
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     eos = write_tokenizer(metadata.get, folder)
     dtype, width = _stored_format(reader.tensors)
@@ -174,7 +173,7 @@ def _hub_name(name: str) -> str:
         return _TOP_LEVEL[name]
     match = _LAYER_NAME.fullmatch(name)
     if match is None or match[2] not in _IN_LAYER:
-        raise _unsupported(f"tensor {name}")
+        raise unsupported(f"tensor {name}")
     return f"model.layers.{match[1]}.{_IN_LAYER[match[2]]}.{match[3]}"
 
 
@@ -183,7 +182,7 @@ def _config(metadata: GgufMetadata, tensors: dict[str, ReaderTensor], dtype: str
     heads = int(metadata.needed("attention.head_count"))
     hidden = int(metadata.needed("embedding_length"))
     if "token_embd.weight" not in tensors:
-        raise _unsupported("it has no tensor token_embd.weight")
+        raise unsupported("it has no tensor token_embd.weight")
     config = {
         "architectures": [_ARCHITECTURES[architecture]],
         "model_type": architecture,
@@ -209,7 +208,7 @@ def _config(metadata: GgufMetadata, tensors: dict[str, ReaderTensor], dtype: str
         config["rope_scaling"] = {"rope_type": scaling, "factor": factor}
     window = metadata.own("attention.sliding_window")
     if window:
-        raise _unsupported(f"attention.sliding_window {window}")
+        raise unsupported(f"attention.sliding_window {window}")
     return config
 
 
@@ -220,7 +219,3 @@ def _short_float(value: float) -> float:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-
-def _unsupported(what: str) -> StartFailed:
-    return StartFailed("UnsupportedModel", f"this GGUF model cannot be served: {what}")

@@ -42,7 +42,7 @@ def write_tokenizer(get: Get, folder: Path) -> list[int]:
     """
     kind, pre = get("tokenizer.ggml.model"), get("tokenizer.ggml.pre", "default")
     if kind != "gpt2":
-        raise _unsupported(
+        raise unsupported(
             f"tokenizer.ggml.model {kind!r}; built is 'gpt2' (byte-level BPE). Use the model's "
             "safetensors folder, which brings its own tokenizer"
         )
@@ -90,7 +90,7 @@ def _byte_level_bpe(tokens: list[str], merges: list[str], pre: str) -> Tokenizer
         if pre == "qwen2":
             tokenizer.normalizer = normalizers.NFC()
     else:
-        raise _unsupported(f"tokenizer.ggml.pre {pre!r}; built are gpt-2, smollm, llama-bpe, qwen2")
+        raise unsupported(f"tokenizer.ggml.pre {pre!r}; built are gpt-2, smollm, llama-bpe, qwen2")
     return tokenizer
 
 
@@ -120,9 +120,10 @@ def _end_tokens(get: Get) -> list[int]:
     found = [get(f"tokenizer.ggml.{key}_token_id") for key in keys]
     ids = list(dict.fromkeys(int(index) for index in found if index is not None))
     if not ids:
-        raise _unsupported("it names no end token (tokenizer.ggml.eos_token_id)")
+        raise unsupported("it names no end token (tokenizer.ggml.eos_token_id)")
     return ids
 
 
-def _unsupported(what: str) -> StartFailed:
+def unsupported(what: str) -> StartFailed:
+    """The error for a .gguf file with something that is not built."""
     return StartFailed("UnsupportedModel", f"this GGUF model cannot be served: {what}")

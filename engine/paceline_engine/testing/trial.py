@@ -128,7 +128,7 @@ class Trial:
     def change(self, **settings: Any) -> None:
         """Put other live settings in force."""
         self.settings = EngineSettings(**{**self.settings.model_dump(), **settings})
-        self.scheduler.apply_settings(self.settings, self.now)
+        self.scheduler.apply_settings(self.settings)
         self._check()
 
     def expect_short_outputs(self) -> None:
@@ -146,10 +146,10 @@ class Trial:
             self.plans.append(plan)
             try:
                 self.runner.forward(plan)
-            except FakeRunnerFailed as error:
+            except FakeRunnerFailed:
                 while self.scheduler.num_in_flight > 1:
                     self.apply()
-                self._fail(plan.step_id, error)
+                self._fail(plan.step_id)
         return plan
 
     def apply(self) -> StepOutputs | None:
@@ -158,8 +158,8 @@ class Trial:
         step_id = self.plans[-self.scheduler.num_in_flight].step_id
         try:
             result = self.runner.sample()
-        except FakeRunnerFailed as error:
-            self._fail(step_id, error)
+        except FakeRunnerFailed:
+            self._fail(step_id)
             return None
         outputs = self.scheduler.apply(result, self.now)
         self._check()
@@ -172,8 +172,8 @@ class Trial:
             self._ended(finished)
         return outputs
 
-    def _fail(self, step_id: int, error: FakeRunnerFailed) -> None:
-        self.scheduler.fail_step(step_id, str(error), self.now)
+    def _fail(self, step_id: int) -> None:
+        self.scheduler.fail_step(step_id)
         self._check()
 
     def step(self) -> StepPlan | None:

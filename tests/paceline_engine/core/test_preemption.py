@@ -146,6 +146,39 @@ def test_admissions_slow_down_after_a_preemption() -> None:
     trial.assert_all_solo()
 
 
+def test_after_a_preemption_one_request_a_step_is_admitted_though_all_would_fit() -> None:
+    num_admitted = []
+    for has_preempted in (False, True):
+        trial = Trial()
+        trial.submit([1] * 9, max_tokens=30)
+        trial.step()
+        trial.scheduler._state.brake.step(has_preempted=has_preempted)
+        for number in range(4):
+            trial.submit([number], max_tokens=1)
+        plan = trial.step()
+        assert plan is not None
+        num_admitted.append(len(plan.added))
+        trial.run()
+        trial.assert_all_solo()
+    assert num_admitted == [4, 1]
+
+
+def test_a_step_that_preempts_admits_nobody_though_a_seat_and_blocks_came_free() -> None:
+    trial = crowded(scheduling_policy=SchedulingPolicy.PRIORITY, priority_aging_s=0, max_num_seqs=2)
+    trial.submit([1] * 7, max_tokens=20, priority=0)
+    victim = trial.submit([2] * 33, max_tokens=5, priority=5)
+    trial.step()
+    waits = trial.submit([3], max_tokens=1, priority=1)
+    assert run_until_preempted(trial) == [victim]
+    assert trial.plans[-1].added == ()
+    trial.apply()
+    plan = trial.step()
+    assert plan is not None
+    assert [added.request_id for added in plan.added] == [waits]
+    trial.run()
+    trial.assert_all_solo()
+
+
 def test_held_blocks_are_waited_for_instead_of_preempting_more() -> None:
     trial = crowded(tiny_limits(num_blocks=10, block_size=8), max_plans=2)
     for number in range(4):
@@ -163,11 +196,16 @@ def test_held_blocks_are_waited_for_instead_of_preempting_more() -> None:
 
 
 def test_a_victim_whose_blocks_are_all_shared_is_left_alone() -> None:
-    trial = crowded(tiny_limits(num_blocks=8, block_size=8))
-    trial.submit([1] * 16 + [2], max_tokens=30)
+    trial = crowded(is_checked=False)
+    for number in range(3):
+        trial.submit([number] * 9, max_tokens=30)
     trial.step()
-    trial.submit([1] * 16 + [3], max_tokens=30)
-    trial.submit([4] * 9, max_tokens=6)
+    state = trial.scheduler._state
+    shared = state.slots.blocks(state.requests[2].slot).tolist()
+    state.pool.acquire(shared)  # as if others used them too: the tail has nothing to give
+    assert run_until_preempted(trial) == [1]
+    state.pool.release(shared)
+    trial.apply()
     trial.run()
     trial.assert_all_solo()
 

@@ -266,6 +266,8 @@ def test_logprobs_come_with_their_tokens() -> None:
     outputs = trial.apply()
     assert outputs is not None
     assert set(outputs.logprobs) == {request}
+    (entry,) = outputs.logprobs[request]
+    assert [entry.token_id] == trial.outputs[request]
     trial.step()
     trial.run()
     trial.assert_solo(other)

@@ -45,7 +45,7 @@ def test_alone_every_token_is_the_one_that_transformers_ranks_first(
     assert len(PROMPTS) == 40
     for prompt, (prompt_ids, output_ids) in zip(PROMPTS, alone, strict=True):
         assert len(output_ids) == MAX_TOKENS
-        # One pass over the whole text is the same induction as forty steps of generate.
+        # One pass over the whole text is the same induction as a step of generate for each.
         best = oracle.logits(prompt_ids + output_ids)[len(prompt_ids) - 1 : -1].argmax(-1)
         assert output_ids == best.tolist(), prompt
 

@@ -12,16 +12,7 @@ from paceline_operator.decide import plan as planning
 from paceline_operator.decide.actions import Apply, Delete, Event, WriteStatus
 from paceline_operator.decide.observed import Config, Inputs, Observed, WriteFailure
 from paceline_operator.testing.world import START, World
-
-
-def spec_of(**fields: Any) -> dict[str, Any]:
-    return {"model": {"uri": "demo"}, "drain": {"preStopSeconds": 0}, **fields}
-
-
-def settled(**fields: Any) -> World:
-    world = World(spec_of(**fields), load_s=1.0)
-    world.settle()
-    return world
+from paceline_operator.testing.worlds import settled, spec_of
 
 
 def test_status_is_written_before_anything_else() -> None:

@@ -1,23 +1,13 @@
 """Pods are replaced, added and taken away in the right order and never too many at once."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from paceline_operator.render import names
 from paceline_operator.resources import objects
 from paceline_operator.testing.world import World
-
-
-def spec_of(**fields: Any) -> dict[str, Any]:
-    return {"model": {"uri": "demo"}, "drain": {"preStopSeconds": 0}, **fields}
-
-
-def settled(*, gpus_free: int | None = None, **fields: Any) -> World:
-    world = World(spec_of(**fields), load_s=1.0, gpus_free=gpus_free)
-    world.settle()
-    return world
+from paceline_operator.testing.worlds import settled, spec_of
 
 
 def serving(world: World) -> int:

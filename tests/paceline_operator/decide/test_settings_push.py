@@ -9,16 +9,7 @@ from paceline_operator.decide.actions import PatchSettings
 from paceline_operator.render import names
 from paceline_operator.resources import objects
 from paceline_operator.testing.world import World
-
-
-def spec_of(**fields: Any) -> dict[str, Any]:
-    return {"model": {"uri": "demo"}, "drain": {"preStopSeconds": 0}, **fields}
-
-
-def settled(**fields: Any) -> World:
-    world = World(spec_of(**fields), load_s=1.0)
-    world.settle()
-    return world
+from paceline_operator.testing.worlds import settled, spec_of
 
 
 def with_seqs(number: int, **fields: Any) -> dict[str, Any]:

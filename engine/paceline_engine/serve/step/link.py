@@ -6,6 +6,7 @@ import time
 from collections import deque
 
 from paceline_engine.serve.step.messages import (
+    SOCKET_BUFFER_BYTES,
     FrameBuffer,
     FromEngine,
     ToEngine,
@@ -14,7 +15,6 @@ from paceline_engine.serve.step.messages import (
 )
 
 _READ_BYTES = 1 << 18
-_SOCKET_BUFFER_BYTES = 1 << 20
 
 
 class LinkClosed(Exception):
@@ -26,7 +26,7 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
         self._socket = connection
         self._frames = FrameBuffer()
         self._unsent: deque[memoryview] = deque()

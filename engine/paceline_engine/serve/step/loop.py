@@ -124,7 +124,7 @@ class StepLoop:
             case Finish(request_id=request_id, num_output_tokens=num_output_tokens):
                 self._end(self._scheduler.finish(request_id, num_output_tokens, now))
             case Patch():
-                self._publish(self._patch(message, now))
+                self._publish(self._patch(message))
             case Ask(call_id=call_id, what=what, limit=limit):
                 self._publish(Answer(call_id, self._answer(what, limit, now)))
             case Stop():
@@ -208,7 +208,7 @@ class StepLoop:
         self._num_failures += 1
         message = f"the engine failed in step {plan.step_id}: {why}"
         log.error("%s (failure %d in a row)", message, self._num_failures, exc_info=error)
-        self._scheduler.fail_step(plan.step_id, message, now)
+        self._scheduler.fail_step(plan.step_id)
         if self._num_failures % (MAX_RETRIES + 1) == 0:
             for request_id in plan.request_ids.tolist():
                 self._end(self._scheduler.fail(request_id, message, now))
@@ -231,13 +231,13 @@ class StepLoop:
             self._finished.append(finished)
             self._has_ended_some = True
 
-    def _patch(self, message: Patch, now: float) -> FromEngine:
+    def _patch(self, message: Patch) -> FromEngine:
         try:
             change = self._book.patch(message.changes, message.revision)
         except SettingRefused as refused:
             return CallRefused(message.call_id, refused.status, refused.field, str(refused))
         state = self._book.state
-        self._scheduler.apply_settings(state.settings, now)
+        self._scheduler.apply_settings(state.settings)
         self._recorder.settings_applied(
             state.settings, generation=state.generation, revision=state.revision
         )

@@ -16,6 +16,8 @@ from paceline_engine.serve.step.engine_client import EngineInfo
 
 _LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 1 << 30
+SOCKET_BUFFER_BYTES = 1 << 20
+"""At both ends: a step's message is sent whole although its reader is busy."""
 
 
 class Start(msgspec.Struct, tag=True, array_like=True, frozen=True):

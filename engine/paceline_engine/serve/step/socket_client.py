@@ -12,6 +12,7 @@ from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.step.engine_client import Heartbeat
 from paceline_engine.serve.step.message_client import MessageClient
 from paceline_engine.serve.step.messages import (
+    SOCKET_BUFFER_BYTES,
     FrameBuffer,
     Start,
     Stop,
@@ -27,7 +28,6 @@ CLOSE_TIMEOUT_S = 3.0
 LOADING_TIMEOUT_S = 0.5
 """One that loads reads no messages while it imports, and has nothing to lose."""
 HANG_UP_TIMEOUT_S = 1.0
-_SOCKET_BUFFER_BYTES = 1 << 20
 _STEP_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Unless the person set it: OpenMP's threads would spin between steps, on the cores that send the
 answers."""
@@ -69,7 +69,7 @@ class SocketEngineClient(MessageClient):
         ours, theirs = socket.socketpair()
         pulse_fd = SharedPulse.create_file()
         try:
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
             self._pulse = SharedPulse(pulse_fd)
             fds = theirs.fileno(), pulse_fd
             self._process = await asyncio.create_subprocess_exec(

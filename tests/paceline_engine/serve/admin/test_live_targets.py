@@ -65,7 +65,7 @@ def play(folder: Path, go: Callable[[Ports], Awaitable[None]], **settings: Any) 
     async def run() -> None:
         client = InProcessEngineClient(FakeEngine(folder, EngineSettings(**settings).booted()))
         try:
-            await asyncio.wait_for(go(Ports(client)), 30)
+            await asyncio.wait_for(go(Ports(client)), 120)
         finally:
             await client.close()
 

@@ -26,7 +26,7 @@ def play(tmp_path: Path, go: Go, **settings: object) -> None:
         runner = FakeEngine(tmp_path, EngineSettings.model_validate(settings).booted())
         client = InProcessEngineClient(runner)
         try:
-            await asyncio.wait_for(go(client, runner), 20)
+            await asyncio.wait_for(go(client, runner), 120)
         finally:
             await client.close()
 

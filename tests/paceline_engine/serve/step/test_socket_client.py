@@ -43,7 +43,7 @@ def play(model_dir: Path, go: Go, *, is_ready: bool = True, **settings: object) 
         try:
             if is_ready:
                 await until(lambda: client.startup.phase in {"Ready", "Failed"})
-            await asyncio.wait_for(go(client), 30)
+            await asyncio.wait_for(go(client), 120)
         finally:
             await client.close()
         assert client.exit_code is not None
