@@ -64,13 +64,7 @@ def _parts(name: str) -> Document:
 
 
 @pytest.fixture
-<<<<<<< HEAD
-def release(
-    cluster: Cluster, namespace: Namespace, image: Image, tmp_path: Path
-) -> Iterator[Release]:
-=======
 def release(namespace: Namespace, image: Image, tmp_path: Path) -> Iterator[Release]:
->>>>>>> chart
     """No release yet; what tests install is taken away, the definition stays for other tests."""
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(values_of(image, namespace.name)), encoding="utf-8")
