@@ -1,13 +1,15 @@
 """Creates and counts many LLMDeployments, in the cluster's network: see test_operator_scale."""
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
 
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
-from paceline_operator.shell.cluster import Cluster
+from paceline_operator.shell.cluster import Cluster, Object
+from paceline_operator.shell.errors import ApiRefused, ApiUnreachable
 from paceline_operator.shell.session import Session
 
 AT_ONCE = 32
@@ -25,10 +27,23 @@ async def create(cluster: Cluster, namespace: str, number: int) -> None:
             "spec": {"replicas": 0, "model": {"uri": "demo"}},
         }
         async with slots:
-            path = kinds.LLM_DEPLOYMENT.path(namespace)
-            await cluster.session.request("POST", path, body=body)
+            await patiently(cluster, namespace, body)
 
     await asyncio.gather(*(one(f"many-{index:04d}") for index in range(number)))
+
+
+async def patiently(cluster: Cluster, namespace: str, body: Object) -> None:
+    """Create it, also if a server that has much to do does not answer in time."""
+    while True:
+        try:
+            path = kinds.LLM_DEPLOYMENT.path(namespace)
+            await cluster.session.request("POST", path, body=body)
+        except ApiUnreachable:
+            continue
+        except ApiRefused as refused:
+            if refused.reason != "AlreadyExists":
+                raise
+        return
 
 
 async def is_done(cluster: Cluster, namespace: str, number: int) -> bool:
@@ -50,7 +65,10 @@ async def main(namespace: str, number: int, limit_s: float) -> None:
     began = time.monotonic()
     await create(cluster, namespace, number)
     created = time.monotonic()
-    while not await is_done(cluster, namespace, number):
+    while True:
+        with contextlib.suppress(ApiUnreachable):
+            if await is_done(cluster, namespace, number):
+                break
         if time.monotonic() - began > limit_s:
             raise SystemExit(f"not done after {limit_s} s")
         await asyncio.sleep(POLL_S)

@@ -1,5 +1,6 @@
 """The chart on a real API server with the real Helm: install, test, upgrade, uninstall, again."""
 
+import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from cluster.client import Cluster, Document
 from cluster.errors import CommandFailed
 from cluster.host_volumes import CHECKOUT
 from cluster.namespace import Image, Namespace
+from cluster.wait import until
 
 pytestmark = pytest.mark.timeout(900)
 CHART = CHECKOUT / "charts" / "paceline"
+OLDER_CHART = CHECKOUT / "e2e" / "fixtures" / "older-chart"
 CRD = "llmdeployments.paceline.dev"
 VERSION = "paceline.dev/schema-version"
 POLICY_KINDS = "validatingadmissionpolicies,validatingadmissionpolicybindings"
@@ -61,9 +64,7 @@ def _parts(name: str) -> Document:
 
 
 @pytest.fixture
-def release(
-    cluster: Cluster, namespace: Namespace, image: Image, tmp_path: Path
-) -> Iterator[Release]:
+def release(namespace: Namespace, image: Image, tmp_path: Path) -> Iterator[Release]:
     """No release yet; what tests install is taken away, the definition stays for other tests."""
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(values_of(image, namespace.name)), encoding="utf-8")
@@ -127,6 +128,38 @@ def test_the_master_key_and_the_newest_schema_outlive_everything(
         cluster.get("crd", CRD)["metadata"]["annotations"]["meta.helm.sh/release-name"] == "another"
     )
     assert namespace.get("llmdep", "demo")["metadata"]["name"] == "demo"
+
+
+def test_an_upgrade_brings_the_new_schema_and_keeps_what_is_there(
+    release: Release, cluster: Cluster
+) -> None:
+    namespace = release.namespace
+    others = cluster.kubectl("get", "llmdeployments", "-A", "-o=name", check=False)
+    assert not others.strip(), "their definition is about to be taken away for an older one"
+    cluster.kubectl("delete", "crd", CRD, "--ignore-not-found")
+    release.helm("install", "one", str(OLDER_CHART))
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
+    until("the older schema is served", lambda: applied(namespace), timeout_s=30)
+    assert "maxModelLen" not in namespace.get("llmdep", "demo")["spec"]
+
+    release.install("one")
+    assert cluster.get("crd", CRD)["metadata"]["annotations"][VERSION] == "1"
+    key = namespace.get("secret", "one-paceline-master-key")["data"]["current"]
+    assert base64.b64decode(key).startswith(b"older-chart-key")
+    until("the newer schema is served", lambda: applied(namespace), timeout_s=30)
+    assert namespace.get("llmdep", "demo")["spec"]["maxModelLen"] == 512
+
+
+def applied(namespace: Namespace) -> bool:
+    """Whether the server takes an LLMDeployment; fields that it does not know are pruned."""
+    document = manifest({"model": {"uri": "demo"}, "maxModelLen": 512})
+    try:
+        namespace.kubectl(
+            "apply", "--server-side", "--validate=ignore", "-f", "-", stdin=json.dumps(document)
+        )
+    except CommandFailed:
+        return False
+    return True
 
 
 def test_a_cluster_says_what_it_allows(release: Release) -> None:

@@ -12,6 +12,9 @@ import yaml
 from paceline_crds.metrics import METRICS
 
 Document = dict[str, Any]
+OPERATOR_METRICS = (
+    Path(__file__).resolve().parents[2] / "operator/paceline_operator/shell/metrics.py"
+)
 WHO = 'namespace="models",paceline_dev_deployment="chat",model_name="m",engine="0"'
 VALUES = {"prometheusRule": {"enabled": True}, "metrics": {"monitor": "PodMonitor"}}
 OPERATOR_UP = ('up{namespace="serving",job="serving/pl-paceline"}', "1x400")
@@ -106,6 +109,34 @@ STORIES: dict[str, tuple[list[tuple[str, str]], list[str]]] = {
         [('up{namespace="serving",job="serving/pl-paceline"}', "1x10 0x390")],
         ["PacelineOperatorDown"],
     ),
+    "the operator works": (
+        [
+            ('paceline_operator_reconciles_total{namespace="serving",result="failed"}', "2x400"),
+            ('paceline_operator_is_leader{namespace="serving",pod="a"}', "1x400"),
+            ('paceline_operator_is_leader{namespace="serving",pod="b"}', "0x400"),
+            ('paceline_operator_deployments{namespace="serving",ready="False"}', "0x400"),
+            OPERATOR_UP,
+        ],
+        [],
+    ),
+    "the operator fails": (
+        [
+            ('paceline_operator_reconciles_total{namespace="serving",result="failed"}', "0+1x400"),
+            OPERATOR_UP,
+        ],
+        ["PacelineOperatorFails"],
+    ),
+    "nobody holds the Lease": (
+        [('paceline_operator_is_leader{namespace="serving",pod="a"}', "0x400"), OPERATOR_UP],
+        ["PacelineOperatorHasNoLeader"],
+    ),
+    "a model is not ready": (
+        [
+            ('paceline_operator_deployments{namespace="serving",ready="False"}', "1x400"),
+            OPERATOR_UP,
+        ],
+        ["PacelineDeploymentNotReady"],
+    ),
 }
 
 
@@ -185,3 +216,13 @@ def test_alerts_use_metrics_that_the_engine_has(alerts: list[Document]) -> None:
     for alert in alerts:
         for name in re.findall(r"(?:vllm|paceline):\w+", alert["expr"]):
             assert name in METRICS, f"{alert['alert']} asks for {name}"
+
+
+def test_alerts_use_metrics_that_the_operator_has(alerts: list[Document]) -> None:
+    source = OPERATOR_METRICS.read_text(encoding="utf-8")
+    asked = {
+        name for alert in alerts for name in re.findall(r"paceline_operator_\w+", alert["expr"])
+    }
+    assert asked
+    for name in asked:
+        assert f'"{name.removesuffix("_total")}"' in source, name
