@@ -30,6 +30,7 @@ from paceline_kernels.linear import (
     prepare_linear,
     project_rows,
 )
+from paceline_kernels.sampling import sample_gumbel, sample_top
 
 __all__ = [
     "IMPLS",
@@ -45,6 +46,8 @@ __all__ = [
     "project_rows",
     "rms_norm",
     "rotary_",
+    "sample_gumbel",
+    "sample_top",
     "set_cpu_threads",
     "silu_and_mul",
     "write_kv",

@@ -13,12 +13,13 @@ class KernelChoice:
     """An implementation by name; `reason` says why it is not the fastest, if it is not."""
 
     impl: str
+    sampler: str
     reason: str = ""
 
     def described(self) -> dict[str, str]:
         """For logs and the admin API."""
         decoder = f"{self.impl} ({self.reason})" if self.reason else self.impl
-        return {"decoder": decoder, "sampler": "torch"}
+        return {"decoder": decoder, "sampler": self.sampler}
 
 
 def choose_kernels(config: ModelConfig) -> KernelChoice:
@@ -28,9 +29,10 @@ def choose_kernels(config: ModelConfig) -> KernelChoice:
     threads would spin at barriers on the cores that our pool works on.
     """
     reason = ops.cpu_unavailable_reason()
+    sampler = "cpu" if reason is None else "torch"
     if reason is None and config.head_dim % 8:
         reason = f"head_dim {config.head_dim} is no multiple of 8"
     if reason is not None:
-        return KernelChoice(impl="torch", reason=reason)
+        return KernelChoice(impl="torch", sampler=sampler, reason=reason)
     torch.set_num_threads(1)
-    return KernelChoice(impl="cpu")
+    return KernelChoice(impl="cpu", sampler=sampler)

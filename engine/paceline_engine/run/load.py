@@ -34,6 +34,7 @@ class LoadedModel:
     settings: EngineSettings
     memory: MemoryPlan
     kernels: dict[str, str]
+    sampler_impl: str
 
 
 def load_model(
@@ -87,6 +88,7 @@ def load_model(
         settings=booted,
         memory=memory,
         kernels=kernels.described(),
+        sampler_impl=kernels.sampler,
     )
 
 

@@ -50,7 +50,7 @@ class Runner:
         self._kv = loaded.kv
         self._batch = Batch(loaded.limits, engine_seed)
         vocab_size = loaded.limits.vocab_size
-        self._sampler = Sampler(self._batch, vocab_size, SCRATCH_BYTES)
+        self._sampler = Sampler(self._batch, vocab_size, SCRATCH_BYTES, loaded.sampler_impl)
         self._slice_rows = slice_rows_for(vocab_size, SCRATCH_BYTES)
         self._in_flight: _InFlight | None = None
 

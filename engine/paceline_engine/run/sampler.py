@@ -1,7 +1,7 @@
 """Logits become tokens.
 
-All rows take the argmax; rows whose flags ask for more are done again, in slices of bounded
-memory, each feature on the rows that have it. A batch of plain greedy rows costs the argmax.
+All rows take the argmax; random rows are drawn from the logits where they lie. Only rows with
+penalties or masks are copied, in slices of bounded memory. A batch of greedy rows costs the argmax.
 """
 
 from dataclasses import dataclass, field
@@ -17,12 +17,21 @@ from paceline_engine.run.batch import Batch, SampledRows
 from paceline_engine.run.logprobs import logprobs_of
 from paceline_engine.run.masks import apply_masks
 from paceline_engine.run.penalties import apply_penalties
+from paceline_kernels import gumbel, ops
+from paceline_kernels.sampling import Rows
 
 Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
 
 _CACHED_BYTES = 3 << 19
 """More at a time leaves the processor's cache: twice the time for each row was seen."""
-_RESAMPLED = ~(slot_params.LOGPROBS | slot_params.PROMPT_LOGPROBS)
+_CHANGED = (
+    slot_params.PENALTIES
+    | slot_params.BIAS
+    | slot_params.ALLOWED
+    | slot_params.BAD_WORDS
+    | slot_params.MIN_TOKENS
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,11 +50,17 @@ class Sampled:
 
 
 class Sampler:
-    """Samples the rows of a batch; keeps scratch memory between steps, nothing else."""
+    """Samples the rows of a batch; keeps nothing between steps.
 
-    def __init__(self, batch: Batch, vocab_size: int, scratch_bytes: int) -> None:
+    Args of the constructor:
+        impl: implementation of the kernels; the tokens are the same with each.
+    """
+
+    def __init__(
+        self, batch: Batch, vocab_size: int, scratch_bytes: int, impl: str = "torch"
+    ) -> None:
         self._batch = batch
-        self._noise = noise.TokenNoise(vocab_size)
+        self._impl = impl
         self._slice_rows = slice_rows_for(vocab_size, scratch_bytes)
 
     def sample(self, logits: Tensor, sampled: SampledRows) -> Sampled:
@@ -65,16 +80,21 @@ class Sampler:
             result.errors = dict.fromkeys(np.flatnonzero(is_bad).tolist(), message)
         if not flags.any():
             return result
-        special = np.flatnonzero(((flags & _RESAMPLED) != 0) & ~is_bad)
-        for start in range(0, len(special), self._slice_rows):
-            self._resample(logits, special[start : start + self._slice_rows], sampled, result)
+        is_changed = (flags & _CHANGED) != 0
+        is_random = (flags & slot_params.RANDOM) != 0
+        plain = np.flatnonzero(is_random & ~is_changed & ~is_bad)
+        if plain.size:
+            tokens[plain] = self._draw(logits, plain, picked[plain], sampled, plain)
+        changed = np.flatnonzero(is_changed & ~is_bad)
+        for start in range(0, len(changed), self._slice_rows):
+            self._sample_changed(logits, changed[start : start + self._slice_rows], sampled, result)
         self._gather_logprobs(logits, flags, sampled, result)
         return result
 
-    def _resample(
+    def _sample_changed(
         self, logits: Tensor, places: Int64, sampled: SampledRows, result: Sampled
     ) -> None:
-        """Treat the rows at `places` with all that their flags ask for."""
+        """Sample rows whose logits are changed first, by penalties or masks."""
         batch = self._batch
         slots, ends = sampled.slots[places], sampled.ends[places]
         flags = batch.params.flags[slots]
@@ -84,32 +104,54 @@ class Sampler:
             apply_penalties(scores, has_penalties, slots, ends, batch)
         apply_masks(scores, flags, slots, ends, batch)
         chosen, best = _argmax(scores)
-        for row in np.flatnonzero(~np.isfinite(best)).tolist():
+        is_bad = ~np.isfinite(best)
+        for row in np.flatnonzero(is_bad).tolist():
             message = "no token is allowed: the masks of this request exclude all"
             result.errors[int(places[row])] = message
-        is_random = (flags & slot_params.RANDOM) != 0
-        has_cut = (flags & slot_params.TRUNCATED) != 0
-        for rows in (np.flatnonzero(is_random & ~has_cut), np.flatnonzero(is_random & has_cut)):
-            if rows.size:
-                chosen[rows] = self._draw(scores, rows, slots[rows], ends[rows])
+        drawn = np.flatnonzero(((flags & slot_params.RANDOM) != 0) & ~is_bad)
+        if drawn.size:
+            chosen[drawn] = self._draw(scores, drawn, best[drawn], sampled, places[drawn])
         result.tokens[places] = chosen
 
-    def _draw(self, scores: Tensor, rows: Int64, slots: Int64, ends: Int64) -> Int64:
-        """Sample rows, all cut or none: argmax of scaled scores plus Gumbel noise."""
+    def _draw(
+        self, scores: Tensor, rows: Int64, best: Float32, sampled: SampledRows, places: Int64
+    ) -> Int64:
+        """Draw tokens: argmax of scaled scores plus Gumbel noise, over what may be drawn.
+
+        Args:
+            scores: [*, vocab].
+            rows: [n] rows of scores.
+            best: [n] largest score of each row.
+            sampled: of the step.
+            places: [n] the rows' places in `sampled`.
+        """
         params = self._batch.params
-        temperature = torch.from_numpy(params.temperature[slots]).unsqueeze(1)
-        scaled = scores[torch.from_numpy(rows)].div_(temperature)
-        flags = params.flags[slots]
-        if (flags & slot_params.MIN_P).any():
-            truncation.mask_min_p_(scaled, params.min_p[slots])
-        outputs = ends - self._batch.num_prompt[slots]
-        keys = noise.position_keys(params.keys[slots], outputs)
-        if not flags[0] & slot_params.TRUNCATED:
-            return _argmax(scaled.add_(self._noise.of_vocabulary(keys)))[0]
-        kept, ids = truncation.keep_top(scaled, params.top_k[slots], params.top_p[slots])
-        places, _ = _argmax(kept + self._noise.of_tokens(keys, ids))
-        drawn: Int64 = ids.numpy()[np.arange(len(rows)), places]
-        return drawn
+        slots = sampled.slots[places]
+        temperature = params.temperature[slots]
+        chosen = Rows(
+            places=rows,
+            temperature=temperature,
+            floor=truncation.min_p_floor(best / temperature, params.min_p[slots]),
+        )
+        keys = noise.position_keys(
+            params.keys[slots], sampled.ends[places] - self._batch.num_prompt[slots]
+        )
+        has_cut = (params.flags[slots] & slot_params.TRUNCATED) != 0
+        tokens = np.zeros(len(rows), dtype=np.int64)
+        free, cut = np.flatnonzero(~has_cut), np.flatnonzero(has_cut)
+        if free.size:
+            tokens[free] = ops.sample_gumbel(scores, chosen.some(free), keys[free], impl=self._impl)
+        # torch copies the rows over and over; the C++ side reads them where they lie.
+        step = len(cut) if self._impl == "cpu" else self._slice_rows
+        for start in range(0, len(cut), max(1, step)):
+            part = cut[start : start + step]
+            some = slots[part]
+            kept, ids = truncation.keep_top(
+                scores, chosen.some(part), params.top_k[some], params.top_p[some], impl=self._impl
+            )
+            noisy = kept + gumbel.noise_of_tokens(keys[part], torch.from_numpy(ids)).numpy()
+            tokens[part] = ids[np.arange(len(part)), noisy.argmax(axis=1)]
+        return tokens
 
     def _gather_logprobs(
         self, logits: Tensor, flags: NDArray[np.int32], sampled: SampledRows, result: Sampled
@@ -132,7 +174,7 @@ def slice_rows_for(vocab_size: int, scratch_bytes: int) -> int:
     return max(1, min(_CACHED_BYTES // (4 * vocab_size), scratch_bytes // (8 * 4 * vocab_size)))
 
 
-def _argmax(scores: Tensor) -> tuple[Int64, NDArray[np.float32]]:
+def _argmax(scores: Tensor) -> tuple[Int64, Float32]:
     """Best token of each row and its score; numpy's search is ten times as fast as torch's."""
     table = scores.numpy()
     best: Int64 = table.argmax(axis=1)

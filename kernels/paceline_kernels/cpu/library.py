@@ -148,6 +148,8 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "paceline_silu_mul": (None, [_P, _P, _P, _L, _I]),
     "paceline_embedding": (None, [_P, _P, _I, _P, _P, _I, _I]),
     "paceline_workspace_bytes": (_L, [POINTER(Decoder), _L]),
+    "paceline_draw": (None, [_P, _P, _L, _I, _P, _P, _P, _P, _I, _P, _P]),
+    "paceline_top": (None, [_P, _P, _L, _I, _P, _P, _P, _I, _I, _I, _P, _P, _P, _P, _P]),
     "paceline_probe_multiply_adds": (c_float, [_P, _L]),
     "paceline_probe_read": (c_float, [_P, _P, _L]),
     "paceline_forward": (None, [_P, POINTER(Decoder), POINTER(Batch)]),

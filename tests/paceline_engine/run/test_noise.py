@@ -5,7 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from paceline_engine.run.noise import TokenNoise, position_keys, request_key
+from paceline_engine.run.noise import position_keys, request_key
+from paceline_kernels.gumbel import noise_of_tokens, noise_of_vocabulary
 
 
 def keys_of(seeds: range, position: int = 0) -> np.ndarray:
@@ -14,29 +15,27 @@ def keys_of(seeds: range, position: int = 0) -> np.ndarray:
 
 
 def test_chosen_tokens_have_the_noise_of_the_whole_vocabulary() -> None:
-    noise = TokenNoise(1000)
     keys = keys_of(range(4))
     ids = torch.tensor([[3, 999], [0, 5], [7, 7], [500, 2]])
-    whole = noise.of_vocabulary(keys).clone()
-    torch.testing.assert_close(noise.of_tokens(keys, ids), whole.gather(1, ids), rtol=0, atol=0)
-    torch.testing.assert_close(noise.of_vocabulary(keys[1:2])[0], whole[1], rtol=0, atol=0)
+    whole = noise_of_vocabulary(keys, 1000)
+    torch.testing.assert_close(noise_of_tokens(keys, ids), whole.gather(1, ids), rtol=0, atol=0)
+    torch.testing.assert_close(noise_of_vocabulary(keys[1:2], 1000)[0], whole[1], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("axis", ["tokens of one position", "positions of one token"])
 def test_noise_is_standard_gumbel(axis: str) -> None:
     if axis.startswith("tokens"):
-        values = TokenNoise(20_000).of_vocabulary(keys_of(range(1)))[0]
+        values = noise_of_vocabulary(keys_of(range(1)), 20_000)[0]
     else:
         request = np.full(20_000, request_key(3, 0))
-        values = TokenNoise(2).of_vocabulary(position_keys(request, np.arange(20_000)))[:, 1]
+        values = noise_of_vocabulary(position_keys(request, np.arange(20_000)), 2)[:, 1]
     assert torch.isfinite(values).all()
     assert stats.kstest(values.numpy(), stats.gumbel_r.cdf).pvalue > 1e-4
 
 
 def test_neighbouring_seeds_and_positions_are_unrelated() -> None:
-    noise = TokenNoise(20_000)
-    some = noise.of_vocabulary(keys_of(range(3))).clone()
-    later = noise.of_vocabulary(keys_of(range(3), position=1))
+    some = noise_of_vocabulary(keys_of(range(3)), 20_000)
+    later = noise_of_vocabulary(keys_of(range(3), position=1), 20_000)
     table = torch.cat((some, later)).numpy()
     related = np.corrcoef(table) - np.eye(len(table))
     assert np.abs(related).max() < 0.04

@@ -65,13 +65,14 @@ def draw(
     prompt: tuple[int, ...] = (5, 6),
     outputs: tuple[int, ...] = (),
     slice_rows: int = 1000,
+    impl: str = "cpu",
 ) -> Sampled:
     """One token for each of params, all from the same logits [vocab] or from [n, vocab]."""
     batch, rows = batch_of(params, list(prompt), list(outputs), logits.shape[-1])
     table = logits if logits.dim() == 2 else logits.expand(len(params), -1).contiguous()
     before = table.clone()
     scratch_bytes = slice_rows * 32 * logits.shape[-1]
-    result = Sampler(batch, logits.shape[-1], scratch_bytes).sample(table, rows)
+    result = Sampler(batch, logits.shape[-1], scratch_bytes, impl).sample(table, rows)
     assert torch.equal(table.nan_to_num(), before.nan_to_num())
     return result
 
@@ -238,6 +239,26 @@ def test_seed_choice_and_position_each_give_other_noise() -> None:
 def test_requests_without_a_seed_differ_from_each_other() -> None:
     flat = torch.zeros(5000)
     assert len(set(draw([SamplingParams()] * 50, flat).tokens.tolist())) > 45
+
+
+def test_every_implementation_draws_the_same_tokens() -> None:
+    logits = some_logits(3001).mul(2).repeat(8, 1) + some_logits(8, seed=1).unsqueeze(1)
+    params = [
+        SamplingParams(seed=1),
+        SamplingParams(seed=2, temperature=0.3, top_p=0.9),
+        SamplingParams(seed=3, top_k=40),
+        SamplingParams(seed=4, top_k=700, top_p=0.8),
+        SamplingParams(seed=5, min_p=0.05),
+        SamplingParams(seed=6, top_p=0.99, temperature=1.8),
+        SamplingParams(seed=7, presence_penalty=1.0, min_p=0.01, top_p=0.5),
+        SamplingParams(temperature=0),
+    ]
+    for position in range(6):
+        drawn = [
+            draw(params, logits, outputs=(9,) * position, impl=impl, slice_rows=rows).tokens
+            for impl, rows in (("cpu", 1000), ("torch", 1000), ("torch", 2))
+        ]
+        assert drawn[0].tolist() == drawn[1].tolist() == drawn[2].tolist()
 
 
 def test_logprobs_are_the_models_own_whatever_was_masked() -> None:

@@ -4,6 +4,7 @@
 
 #include "decoder.h"
 #include "probe.h"
+#include "sample.h"
 
 using namespace paceline;
 
@@ -13,9 +14,11 @@ namespace {
 struct Context {
   Context(int num_threads, int spin_us) : pool(num_threads, spin_us) {
     scratch.workers.resize(num_threads);
+    top.resize(num_threads);
   }
   Pool pool;
   Scratch scratch;
+  std::vector<TopScratch> top;
 };
 
 }  // namespace
@@ -124,6 +127,33 @@ void paceline_forward(void* context, const Decoder* decoder, const Batch* batch)
   auto* c = static_cast<Context*>(context);
   std::lock_guard<std::mutex> hold(c->pool.owner());
   forward(c->pool, c->scratch, *decoder, *batch);
+}
+
+// ids: [n, kMaxDrawn]; counts: [n], -1: too many to list.
+void paceline_draw(void* context, const float* scores, int64_t stride, int32_t vocab,
+                   const int64_t* rows, const float* temperature, const float* floor,
+                   const uint64_t* keys, int32_t num_rows, int32_t* ids, int32_t* counts) {
+  auto* c = static_cast<Context*>(context);
+  std::lock_guard<std::mutex> hold(c->pool.owner());
+  c->pool.loop(num_rows, [&](int r, int) {
+    counts[r] = draw_row(scores + rows[r] * stride, vocab, temperature[r], floor[r], keys[r],
+                         ids + int64_t(r) * kMaxDrawn);
+  });
+}
+
+// values, ids: [n, capacity]; lengths, last, norms: [n]; norms may be null.
+void paceline_top(void* context, const float* scores, int64_t stride, int32_t vocab,
+                  const int64_t* rows, const float* temperature, const float* floor,
+                  int32_t num_rows, int32_t count, int32_t capacity, float* values, int64_t* ids,
+                  int32_t* lengths, float* last, float* norms) {
+  auto* c = static_cast<Context*>(context);
+  std::lock_guard<std::mutex> hold(c->pool.owner());
+  c->pool.loop(num_rows, [&](int r, int worker) {
+    int64_t at = int64_t(r) * capacity;
+    lengths[r] = top_row(c->top[worker], scores + rows[r] * stride, vocab, temperature[r], floor[r],
+                         count, capacity, values + at, ids + at, last + r,
+                         norms ? norms + r : nullptr);
+  });
 }
 
 float paceline_probe_multiply_adds(void* context, int64_t rounds) {
