@@ -24,6 +24,7 @@ from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
 from paceline_engine.serve.config import LOG_FORMAT
 from paceline_engine.serve.step.assembly import LoadedRunner, assemble, engine_info
+from paceline_engine.serve.step.lean_import import lean_torch
 from paceline_engine.serve.step.link import Link, LinkClosed
 from paceline_engine.serve.step.loop import DeviceBroken
 from paceline_engine.serve.step.messages import Failed, Loaded, Progress, Start, Stop
@@ -98,6 +99,8 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with_parent()
+    # Imports and loading make objects that stay: an eighth of their time would be collection.
+    gc.disable()
     parser = argparse.ArgumentParser(prog="paceline-step-process")
     parser.add_argument("--fd", type=int, required=True, help="connected socket of the client")
     parser.add_argument("--pulse-fd", type=int, required=True, help="file of the heartbeat")
@@ -149,6 +152,7 @@ def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
     # What was loaded stays: the collector need not walk it again and again.
     gc.collect()
     gc.freeze()
+    gc.enable()
     info = engine_info(runner, model=start.model_name, model_dir=model_dir, revision=start.revision)
     link.send(Loaded(info, starting.seconds_by_phase))
     wait_s: float | None = 0.0
@@ -162,7 +166,8 @@ def _load(start: Start, starting: Starting) -> tuple[LoadedRunner, Path]:
     settings = EngineSettings.model_validate(start.settings)
     refuse_at_start(settings)
     starting.progress("Importing", 0.0)
-    factory = _named(start.runner_factory)
+    with lean_torch():
+        factory = _named(start.runner_factory)
     if start.model_dir:
         model_dir = Path(start.model_dir)
     else:
