@@ -69,7 +69,10 @@ class EngineSettings(BaseModel):
     )
 
     dtype: Annotated[DType, Knob(change=RESTART, spec="dtype")] = Field(
-        default=DType.AUTO, description="Number format of activations and KV cache."
+        default=DType.AUTO,
+        description="Number format of activations and KV cache. On a CPU BFloat16 rounds the KV "
+        "cache, and activations only where its bfloat16 units measure faster; Auto is Float32 "
+        "(tokens of float32) unless they do.",
     )
     max_model_len: Annotated[
         int | None, Knob(change=RESTART, unit="tokens", spec="maxModelLen")

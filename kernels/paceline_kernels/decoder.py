@@ -92,10 +92,12 @@ class Decoder:
     Attributes:
         embedding: [vocab, hidden], rows are read where they lie (a mapped checkpoint may stay).
         cos_sin: [max_position, rotary_dim] float32.
-        native: the C++ side's description, for impl "cpu".
+        impl: of the linear layers; ops_impl: of everything else, and of the KV caches.
+        native: the C++ side's description, when both are "cpu".
     """
 
     impl: str
+    ops_impl: str
     shape: DecoderShape
     layers: tuple[PreparedLayer, ...]
     embedding: Tensor
@@ -125,7 +127,9 @@ class DecoderBatch:
     logit_rows: Tensor
 
 
-def prepare_layer(layer: DecoderLayer, *, impl: str) -> PreparedLayer:
+def prepare_layer(
+    layer: DecoderLayer, *, impl: str, dtype: torch.dtype = torch.float32
+) -> PreparedLayer:
     """Lay out one layer; the caller may drop the checkpoint's tensors afterwards.
 
     Raises:
@@ -139,11 +143,11 @@ def prepare_layer(layer: DecoderLayer, *, impl: str) -> PreparedLayer:
 
     return PreparedLayer(
         input_norm=norm(layer.input_norm),
-        qkv=ops.prepare_linear(layer.qkv, layer.qkv_bias, impl=impl),
-        o=ops.prepare_linear(layer.o, layer.o_bias, impl=impl),
+        qkv=ops.prepare_linear(layer.qkv, layer.qkv_bias, impl=impl, dtype=dtype),
+        o=ops.prepare_linear(layer.o, layer.o_bias, impl=impl, dtype=dtype),
         post_norm=norm(layer.post_norm),
-        gate_up=ops.prepare_linear(layer.gate_up, impl=impl, is_gated=True),
-        down=ops.prepare_linear(layer.down, impl=impl),
+        gate_up=ops.prepare_linear(layer.gate_up, impl=impl, dtype=dtype, is_gated=True),
+        down=ops.prepare_linear(layer.down, impl=impl, dtype=dtype),
         q_norm=None if layer.q_norm is None else norm(layer.q_norm),
         k_norm=None if layer.k_norm is None else norm(layer.k_norm),
         sliding_window=layer.sliding_window,
@@ -158,8 +162,12 @@ def prepare_decoder(
     final_norm: Tensor,
     lm_head: LinearWeight,
     cos_sin: Tensor,
+    ops_impl: str | None = None,
 ) -> Decoder:
     """Put prepared layers together; all of one impl, which `decoder_forward` then runs.
+
+    Products may take bfloat16 activations (prepared so for "torch"): their inputs are rounded to
+    it, everything between the products stays float32.
 
     Args:
         shape: sizes; every weight is checked against them.
@@ -168,6 +176,7 @@ def prepare_decoder(
         final_norm: [hidden].
         lm_head: prepared [vocab, hidden].
         cos_sin: [max_position, rotary_dim] float32.
+        ops_impl: implementation of all but the products; None: the products' own.
 
     Raises:
         ShapeError: a weight that does not fit the shape, or mixed implementations.
@@ -176,11 +185,13 @@ def prepare_decoder(
     _check_weights(shape, layers, embedding, final_norm, lm_head, cos_sin)
     impl = lm_head.impl
     final_norm = final_norm.float().contiguous()
+    ops_impl = ops_impl or impl
     native = None
-    if impl == "cpu":
+    if impl == ops_impl == "cpu":
         native = cpu_forward.describe(shape, layers, embedding, final_norm, lm_head, cos_sin)
     return Decoder(
         impl=impl,
+        ops_impl=ops_impl,
         shape=shape,
         layers=tuple(layers),
         embedding=embedding,
@@ -222,14 +233,14 @@ def _compose(
     kv_caches: Sequence[tuple[Tensor, Tensor]],
     hidden_out: Tensor | None,
 ) -> Tensor:
-    shape, impl = decoder.shape, decoder.impl
+    shape, impl = decoder.shape, decoder.ops_impl
     residual = ops.embedding(batch.token_ids, decoder.embedding, impl=impl) * shape.embedding_scale
     sizes = [shape.heads * shape.head_dim] + [shape.kv_heads * shape.head_dim] * 2
     for layer, (k_cache, v_cache) in zip(decoder.layers, kv_caches, strict=True):
         x, _ = ops.rms_norm(residual, layer.input_norm, shape.eps, impl=impl)
         q, k, v = (
             part.reshape(part.shape[0], -1, shape.head_dim)
-            for part in torch.split(ops.linear(x, layer.qkv), sizes, dim=1)
+            for part in torch.split(_product(x, layer.qkv), sizes, dim=1)
         )
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = (
@@ -250,13 +261,26 @@ def _compose(
             soft_cap=shape.soft_cap,
             impl=impl,
         )
-        ops.linear_add_(residual, mixed, layer.o)
+        residual = _added(residual, mixed, layer.o)
         x, _ = ops.rms_norm(residual, layer.post_norm, shape.eps, impl=impl)
-        ops.linear_add_(residual, ops.linear_silu_mul(x, layer.gate_up), layer.down)
+        act = ops.linear_silu_mul(x.to(layer.gate_up.dtype), layer.gate_up)
+        residual = _added(residual, act, layer.down)
     hidden, _ = ops.rms_norm(residual, decoder.final_norm, shape.eps, impl=impl)
     if hidden_out is not None:
         hidden_out.copy_(hidden)
-    return ops.project_rows(hidden, batch.logit_rows, decoder.lm_head)
+    return _product(hidden.index_select(0, batch.logit_rows), decoder.lm_head)
+
+
+def _product(x: Tensor, weight: LinearWeight) -> Tensor:
+    return ops.linear(x.to(weight.dtype), weight).float()
+
+
+def _added(residual: Tensor, x: Tensor, weight: LinearWeight) -> Tensor:
+    """The residual plus a product, in place where their formats are one."""
+    if weight.dtype == residual.dtype:
+        ops.linear_add_(residual, x, weight)
+        return residual
+    return residual + _product(x, weight)
 
 
 def _check_weights(

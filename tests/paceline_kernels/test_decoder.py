@@ -10,7 +10,17 @@ from paceline_kernels.errors import DTypeError, ShapeError
 VOCAB, BLOCK_SIZE, NUM_BLOCKS = 70, 8, 24
 
 
-def make(impl, *, heads=6, kv_heads=2, head_dim=16, extras=False, dtype=torch.bfloat16):
+def make(
+    impl,
+    *,
+    heads=6,
+    kv_heads=2,
+    head_dim=16,
+    extras=False,
+    dtype=torch.bfloat16,
+    ops_impl=None,
+    linear_dtype=torch.float32,
+):
     """A small random decoder; `extras`: biases, head norms, a window, a cap, a scaled embedding."""
     noise = torch.Generator().manual_seed(5)
     hidden, ffn = 40, 56
@@ -49,6 +59,7 @@ def make(impl, *, heads=6, kv_heads=2, head_dim=16, extras=False, dtype=torch.bf
                 sliding_window=5 if extras and index % 2 else None,
             ),
             impl=impl,
+            dtype=linear_dtype,
         )
         for index in range(3)
     ]
@@ -59,14 +70,15 @@ def make(impl, *, heads=6, kv_heads=2, head_dim=16, extras=False, dtype=torch.bf
         layers,
         embedding=embedding,
         final_norm=draw(hidden, scale=1.0),
-        lm_head=ops.prepare_linear(embedding, impl=impl),
+        lm_head=ops.prepare_linear(embedding, impl=impl, dtype=linear_dtype),
         cos_sin=torch.cat((angles.cos(), angles.sin()), dim=1),
+        ops_impl=ops_impl,
     )
 
 
 def caches(model, dtype=torch.float32):
     sizes = (NUM_BLOCKS, BLOCK_SIZE, model.shape.kv_heads, model.shape.head_dim)
-    return [ops.new_kv_cache(*sizes, dtype, impl=model.impl) for _ in model.layers]
+    return [ops.new_kv_cache(*sizes, dtype, impl=model.ops_impl) for _ in model.layers]
 
 
 def make_batch(rows, *, all_logits=False):
@@ -115,6 +127,23 @@ def test_one_call_gives_what_the_operations_give_one_by_one(extras, heads, kv_he
         # Each side is off by the rounding of some 20 operations on values of size 10 in 3 layers.
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(hidden, want_hidden, rtol=1e-4, atol=1e-4)
+
+
+def test_bfloat16_products_between_our_own_operations_differ_by_their_rounding_alone():
+    mixed = make("torch", ops_impl="cpu", linear_dtype=torch.bfloat16)
+    same = make("torch", ops_impl="cpu")
+    reference = make("reference")
+    kv, same_kv, reference_kv = caches(mixed), caches(same), caches(reference)
+    for rows in STEPS:
+        batch = make_batch(rows, all_logits=True)
+        want = decoder.decoder_forward(reference, batch, reference_kv)
+        got = decoder.decoder_forward(mixed, batch, kv)
+        assert got.dtype == torch.float32
+        # Some 13 products in a row, each rounding inputs and outputs to 8 bits.
+        error = (got - want).norm() / want.norm()
+        assert 1e-5 < error < 13 * 2 * 2**-8
+        got = decoder.decoder_forward(same, batch, same_kv)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_a_decode_after_a_chunked_prompt_equals_the_whole_prompt():

@@ -39,6 +39,8 @@ class Decoder:
         *,
         impl: str,
         max_positions: int,
+        linear_dtype: torch.dtype = torch.float32,
+        ops_impl: str | None = None,
         progress: Callable[[float], None],
     ) -> "Decoder":
         """Read a model folder.
@@ -46,14 +48,16 @@ class Decoder:
         Args:
             folder: holds safetensors files.
             config: of the same folder.
-            impl: implementation of the kernels.
+            impl: implementation of the products.
+            linear_dtype: format of the products' inputs.
+            ops_impl: implementation of everything else; None: the products' own.
             max_positions: length of the rotary table, the longest request.
             progress: called with the share done.
 
         Raises:
             StartFailed: UnsupportedModel, naming what is missing, misshapen or not known.
         """
-        weights = load_weights(folder, config, impl, progress)
+        weights = load_weights(folder, config, impl, progress, linear_dtype)
         shape = kernels.DecoderShape(
             hidden=config.hidden_size,
             heads=config.num_heads,
@@ -72,6 +76,7 @@ class Decoder:
             final_norm=weights.final_norm,
             lm_head=weights.lm_head,
             cos_sin=rotary_table(config.rope, config.head_dim, max_positions),
+            ops_impl=ops_impl,
         )
         return cls(config, prepared)
 
@@ -97,4 +102,5 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits of hidden states: [n, hidden] to [n, vocab] float32."""
-        return ops.linear(hidden, self._prepared.lm_head)
+        lm_head = self._prepared.lm_head
+        return ops.linear(hidden.to(lm_head.dtype), lm_head).float()

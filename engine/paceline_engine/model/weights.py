@@ -77,7 +77,11 @@ class Checkpoint:
 
 
 def load_weights(
-    folder: Path, config: ModelConfig, impl: str, progress: Callable[[float], None]
+    folder: Path,
+    config: ModelConfig,
+    impl: str,
+    progress: Callable[[float], None],
+    dtype: torch.dtype = torch.float32,
 ) -> Weights:
     """Read a whole model.
 
@@ -86,12 +90,13 @@ def load_weights(
         config: of the same folder.
         impl: implementation of the kernels that the weights are laid out for.
         progress: called with the share done, 0 to 1.
+        dtype: format of the products' inputs.
 
     Raises:
         StartFailed: UnsupportedModel, naming what is missing, misshapen or not known.
     """
     checkpoint = Checkpoint(folder)
-    reader = _Reader(checkpoint, config, impl)
+    reader = _Reader(checkpoint, config, impl, dtype)
     embedding = checkpoint.take("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
     layers = []
     for index in range(config.num_layers):
@@ -99,7 +104,7 @@ def load_weights(
         progress((index + 1) / (config.num_layers + 1))
     if config.tie_word_embeddings:
         checkpoint.ignore("lm_head.weight")
-        lm_head = ops.prepare_linear(embedding, impl=impl)
+        lm_head = ops.prepare_linear(embedding, impl=impl, dtype=dtype)
     else:
         lm_head = reader.linear("lm_head.", config.vocab_size, config.hidden_size, False)
     final_norm = reader.norm("model.norm.weight", config.hidden_size)
@@ -113,8 +118,11 @@ def load_weights(
 class _Reader:
     """Reads layers under the names of the hub (`model.layers.N.self_attn.q_proj.weight` ...)."""
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, impl: str) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, config: ModelConfig, impl: str, dtype: torch.dtype
+    ) -> None:
         self._checkpoint = checkpoint
+        self._dtype = dtype
         self._config = config
         self._impl = impl
 
@@ -140,7 +148,7 @@ class _Reader:
     def linear(self, prefix: str, rows: int, columns: int, has_bias: bool) -> LinearWeight:
         weight = self._checkpoint.take(f"{prefix}weight", rows, columns)
         bias = self._checkpoint.take(f"{prefix}bias", rows) if has_bias else None
-        return ops.prepare_linear(weight, bias, impl=self._impl)
+        return ops.prepare_linear(weight, bias, impl=self._impl, dtype=self._dtype)
 
     def norm(self, name: str, size: int) -> Tensor:
         return self._checkpoint.take(name, size).float().contiguous()
@@ -159,23 +167,28 @@ class _Reader:
         bias = None
         if has_bias:
             bias = torch.cat([take(f"{prefix}{part}.bias", rows) for part, rows in parts.items()])
-        return ops.prepare_linear(torch.cat(weights), bias, impl=self._impl, is_gated=is_gated)
+        return ops.prepare_linear(
+            torch.cat(weights), bias, impl=self._impl, dtype=self._dtype, is_gated=is_gated
+        )
 
 
-def weight_bytes(folder: Path, config: ModelConfig, impl: str) -> int:
+def weight_bytes(
+    folder: Path, config: ModelConfig, impl: str, dtype: torch.dtype = torch.float32
+) -> int:
     """Memory that `load_weights` will take, from the sizes of the files.
 
     Args:
         folder: as there.
         config: as there.
-        impl: as there; "torch" widens 16-bit weights to float32.
+        impl: as there; "torch" keeps weights in `dtype`.
+        dtype: as there.
     """
     stored = sum(path.stat().st_size for path in _files(folder))
     item = 4 if config.checkpoint_dtype == "float32" else 2
-    widened = 4 // item if impl == "torch" else 1
+    widened = dtype.itemsize / item if impl == "torch" else 1.0
     embedding = config.vocab_size * config.hidden_size * item
     # A tied table is read where it lies and laid out a second time as the projection.
-    return stored * widened + (embedding if config.tie_word_embeddings else 0)
+    return int(stored * max(1.0, widened)) + (embedding if config.tie_word_embeddings else 0)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """From a model folder and settings to everything that a runner owns."""
 
 import hashlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,11 @@ from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.families import load_config
 from paceline_engine.model.weights import weight_bytes
 from paceline_engine.run.host_memory import available_bytes
-from paceline_engine.run.kernels import choose_kernels
+from paceline_engine.run.kernels import KernelChoice, choose_kernels
 from paceline_engine.run.kv_cache import allocate_kv_cache, block_bytes
 from paceline_engine.run.memory_plan import MemoryPlan, plan_memory
 
-_KV_DTYPES = {DType.FLOAT32: torch.float32, DType.BFLOAT16: torch.bfloat16}
-"""Activations are float32 in every case on a CPU; the setting decides what the cache holds."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +49,15 @@ def load_model(
     _refuse_unbuilt(settings)
     config = load_config(folder)
     booted = settings.booted()
-    booted = booted.model_copy(update={"dtype": _resolved(booted.dtype)})
-    kv_dtype = _KV_DTYPES[booted.dtype]
     progress("kernels", 0.0)
-    kernels = choose_kernels(config)
+    kernels = choose_kernels(config, booted.dtype)
+    booted = booted.model_copy(update={"dtype": kernels.dtype})
+    kv_dtype = kernels.kv_dtype
+    log.info("kernels: %s", kernels.described())
     memory = plan_memory(
         config,
         booted,
-        weight_bytes=weight_bytes(folder, config, kernels.impl),
+        weight_bytes=weight_bytes(folder, config, kernels.linear, kernels.linear_dtype),
         block_bytes=block_bytes(config, booted.block_size, kv_dtype),
         available_bytes=available_bytes(),
     )
@@ -64,12 +65,14 @@ def load_model(
         decoder = Decoder.load(
             folder,
             config,
-            impl=kernels.impl,
+            impl=kernels.linear,
+            linear_dtype=kernels.linear_dtype,
+            ops_impl=kernels.ops,
             max_positions=memory.max_model_len,
             progress=lambda share: progress("weights", share),
         )
         progress("kv_cache", 0.0)
-        kv = allocate_kv_cache(config, memory.num_blocks, booted.block_size, kv_dtype, kernels.impl)
+        kv = allocate_kv_cache(config, memory.num_blocks, booted.block_size, kv_dtype, kernels.ops)
     limits = EngineLimits(
         num_blocks=memory.num_blocks,
         block_size=booted.block_size,
@@ -78,7 +81,7 @@ def load_model(
         max_step_tokens=booted.boot_max_num_batched_tokens or booted.max_num_batched_tokens,
         vocab_size=config.vocab_size,
         eos_token_ids=config.eos_token_ids,
-        cache_root=_cache_root(folder, config, kv_dtype),
+        cache_root=_cache_root(folder, config, kernels),
     )
     progress("ready", 1.0)
     return LoadedModel(
@@ -107,14 +110,11 @@ def _refuse_unbuilt(settings: EngineSettings) -> None:
             raise StartFailed("InvalidSettings", f"{what} is not built for this device")
 
 
-def _resolved(dtype: DType) -> DType:
-    return DType.FLOAT32 if dtype == DType.AUTO else dtype
-
-
-def _cache_root(folder: Path, config: ModelConfig, dtype: torch.dtype) -> bytes:
+def _cache_root(folder: Path, config: ModelConfig, kernels: KernelChoice) -> bytes:
     """Model, revision and number format: what a cached block depends on besides its tokens."""
     digest = hashlib.sha256()
-    digest.update(repr((config, str(dtype))).encode())
+    formats = (str(kernels.linear_dtype), str(kernels.kv_dtype))
+    digest.update(repr((config, formats)).encode())
     for path in sorted(folder.glob("*.safetensors")):
         status = path.stat()
         digest.update(f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}".encode())

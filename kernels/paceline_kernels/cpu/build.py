@@ -61,6 +61,13 @@ def cpu_kind() -> str:
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
 
 
+def has_bf16_units(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the CPU multiplies bfloat16 in hardware, so that torch's bf16 may be the fastest."""
+    if not cpuinfo.exists():
+        return False
+    return bool({"amx_bf16", "avx512_bf16"} & set(cpuinfo.read_text(encoding="utf-8").split()))
+
+
 def library_path(compiler: str, folder: Path) -> Path:
     """Where the library of these sources, this compiler and this CPU lies or will lie.
 

@@ -62,6 +62,33 @@ def test_greedy_tokens_are_those_of_transformers(
             assert got == expected, f"budget {budget}, prefix cache {prefix_caching}"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_nearly_always_chooses_float32s_next_token(
+    family: str, folder: Callable[[str], Path]
+) -> None:
+    """Each position's choice after float32's own tokens, so that one parting is counted once.
+
+    Measured with only the KV cache rounded (AVX2): 98.3% to 100%, see engine/README.md.
+    """
+    exact, rounded = load_runner(folder(family)), load_runner(folder(family), dtype="BFloat16")
+    assert rounded.kernels["kv_cache"] == "bfloat16"
+    assert exact.kernels["kv_cache"] == "float32"
+    rows = [prompt + tokens for prompt, tokens in zip(prompts(), run_all(exact), strict=True)]
+    agreed = total = 0
+    for row in rows:
+        choices = []
+        for runner in (exact, rounded):
+            session = Session(runner, prefix_caching=False)
+            number = session.submit(row, max_tokens=1, prompt_logprobs=1)
+            session.run()
+            entries = session.prompt_logprobs[number]
+            choices.append([entry.top_ids[0] for entry in entries])
+        agreed += sum(a == b for a, b in zip(*choices, strict=True))
+        total += len(choices[0])
+    assert agreed / total > 0.95, f"{agreed} of {total}"
+
+
 @pytest.fixture(scope="module")
 def llama(folder: Callable[[str], Path]) -> Runner:
     return load_runner(folder("llama"))
@@ -215,7 +242,8 @@ def test_settings_that_cannot_be_met_stop_the_start(
 def test_a_shape_that_the_fast_kernels_do_not_take_runs_and_says_why(tmp_path: Path) -> None:
     model = TinyModel(head_dim=12, hidden_size=48)
     runner = load_runner(model.write(tmp_path))
-    assert runner.kernels["decoder"].startswith("torch (head_dim 12")
+    assert runner.kernels["attention"] == "torch"
+    assert "head_dim 12" in runner.kernels["reason"]
     session = Session(runner)
     session.submit(prompts()[3], max_tokens=4)
     assert len(session.run()[0]) == 4

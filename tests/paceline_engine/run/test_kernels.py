@@ -1,0 +1,48 @@
+"""The choice of kernels follows the setting, the machine and what was measured."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline_crds.settings import DType
+from paceline_engine.model.families import load_config
+from paceline_engine.run.kernels import bf16_wins, choose_kernels
+from paceline_engine.testing.tiny_model import TinyModel
+from paceline_kernels.cpu.build import has_bf16_units
+from paceline_kernels.kernel_table import Measured
+
+
+def measured(tokens: int, own_us: float, bf16_us: float) -> list[Measured]:
+    times = {"cpu/float32": own_us, "torch/float32": 1.0, "torch/bfloat16": bf16_us}
+    return [
+        Measured(out_features=8, in_features=8, tokens=tokens, microseconds=times) for _ in range(2)
+    ]
+
+
+def test_bfloat16_products_must_win_at_every_batch_size() -> None:
+    assert bf16_wins([*measured(1, 200, 100), *measured(256, 2000, 300)])
+    assert not bf16_wins([*measured(1, 100, 100), *measured(256, 2000, 300)])
+    assert not bf16_wins(measured(1, 200, 160))
+
+
+@pytest.mark.parametrize("dtype", [DType.AUTO, DType.FLOAT32, DType.BFLOAT16])
+def test_the_setting_decides_what_is_rounded(tmp_path: Path, dtype: DType) -> None:
+    if has_bf16_units() and dtype != DType.FLOAT32:
+        pytest.skip("a CPU without bfloat16 units: here a measurement decides")
+    choice = choose_kernels(load_config(TinyModel().write(tmp_path)), dtype)
+    assert (choice.linear, choice.ops, choice.sampler) == ("cpu", "cpu", "cpu")
+    assert choice.linear_dtype == torch.float32
+    is_rounded = dtype == DType.BFLOAT16
+    assert choice.kv_dtype == (torch.bfloat16 if is_rounded else torch.float32)
+    assert choice.dtype == (DType.BFLOAT16 if is_rounded else DType.FLOAT32)
+    assert choice.described()["reason"]
+
+
+def test_units_are_read_from_the_flags(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    assert not has_bf16_units(cpuinfo)
+    cpuinfo.write_text("flags\t: fpu avx2 avx512_bf16 sse\n")
+    assert has_bf16_units(cpuinfo)
+    cpuinfo.write_text("flags\t: fpu avx2 xavx512_bf16\n")
+    assert not has_bf16_units(cpuinfo)
