@@ -11,6 +11,7 @@ help:
 	@echo 'make test       every test that needs no root and no cluster'
 	@echo 'make test-full  the same and the ones that take minutes'
 	@echo 'make lint       house rules, format, lint, imports, types, generated files'
+	@echo 'make e2e        journeys on a real Kubernetes on this machine; e2e-full: the long ones too'
 	@echo 'make format     format the sources'
 	@echo 'make generate   write the generated files again'
 
@@ -48,3 +49,17 @@ format: .venv
 
 generate: .venv
 	$(PYTHON_IN_VENV) -m paceline_crds.generate
+
+# Journeys on a real Kubernetes (e2e/README.md). JOURNEYS picks some of them.
+JOURNEYS ?= e2e/journeys
+.PHONY: e2e e2e-full
+e2e: .venv
+	@echo '--- what a cluster needs: Debian packages, and programs that are built once'
+	$(PYTHON_IN_VENV) e2e/cluster/main.py build
+	@echo '--- journeys on two real nodes, without the ones marked "full"'
+	$(PYTHON_IN_VENV) -m pytest --timeout=600 -m 'not full' $(JOURNEYS)
+
+e2e-full: .venv
+	$(PYTHON_IN_VENV) e2e/cluster/main.py build
+	@echo '--- all journeys'
+	$(PYTHON_IN_VENV) -m pytest --timeout=1800 $(JOURNEYS)

@@ -8,6 +8,10 @@ import yaml
 
 from paceline_crds.errors import InvalidManifest
 
+MAX_SIZE = 1_000_000
+"""Values and characters, aliases written out: a few lines of them can stand for gigabytes."""
+MAX_DEPTH = 64
+
 _OURS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
 
 
@@ -54,6 +58,9 @@ def read(text: str) -> dict[str, Any]:
         where = f"line {mark.line + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise InvalidManifest([f"{where}this is no YAML ({problem}); correct it"]) from error
+    except (RecursionError, TypeError, ValueError) as error:
+        # PyYAML's own limits: nested too deeply, a list as a key, an integer of 5000 digits.
+        raise InvalidManifest([f"this is no manifest ({error}); correct it"]) from error
     if len(documents) != 1:
         raise InvalidManifest(
             [f"one LLMDeployment was expected, got {len(documents)} documents; keep one"]
@@ -62,4 +69,31 @@ def read(text: str) -> dict[str, Any]:
         kind = type(documents[0]).__name__
         problem = f"an LLMDeployment (a map) was expected, got a {kind}; write apiVersion, kind..."
         raise InvalidManifest([problem])
+    _check_size(documents[0])
     return documents[0]
+
+
+def _check_size(document: dict[str, Any]) -> None:
+    left = MAX_SIZE
+    stack: list[tuple[Any, int]] = [(document, 0)]
+    while stack:
+        value, depth = stack.pop()
+        left -= 1
+        if isinstance(value, dict):
+            stack += [(part, depth + 1) for pair in value.items() for part in pair]
+        elif isinstance(value, list):
+            stack += [(part, depth + 1) for part in value]
+        elif isinstance(value, str):
+            left -= len(value)
+            if not value.isascii() and not value.isprintable() and _has_half_characters(value):
+                raise InvalidManifest([f"{value[:64]!r} is no Unicode text; correct it"])
+        if depth > MAX_DEPTH:
+            problem = f"values are nested more than {MAX_DEPTH} deep, or an alias holds itself"
+            raise InvalidManifest([f"{problem}; remove it"])
+        if left < 0:
+            problem = f"with its aliases written out it is longer than {MAX_SIZE} characters"
+            raise InvalidManifest([f"{problem}; shorten it"])
+
+
+def _has_half_characters(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -5,6 +5,7 @@ grid and the reference in `docs/settings.md` are all generated from this model.
 """
 
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -147,7 +148,8 @@ class EngineSettings(BaseModel):
         ge=1,
         le=600_000,
         description="Target for the gap between two tokens of a stream; prefill is kept to what "
-        "fits. Default: spec.slo.itl.target, else off.",
+        "fits. Not built in this release, which refuses a value. Default: off, whatever "
+        "spec.slo.itl says.",
     )
     long_prefill_tokens: Annotated[
         int | None,
@@ -293,8 +295,9 @@ def border_name(name: str) -> str:
     return EngineSettings.model_fields[name].alias or to_camel(name)
 
 
+@cache
 def knobs() -> dict[str, Knob]:
-    """snake_case name -> metadata, in declaration order."""
+    """snake_case name -> metadata, in declaration order. Shared: not to be changed."""
     return {
         name: next(item for item in field.metadata if isinstance(item, Knob))
         for name, field in EngineSettings.model_fields.items()

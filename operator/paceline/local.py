@@ -18,7 +18,7 @@ from paceline_crds.llmdeployment import LLMDeployment
 from paceline_crds.settings import EngineSettings, border_name, knobs
 from paceline_crds.spec import LLMDeploymentSpec, Runtime, value_at
 from paceline_crds.spec_network import DEFAULT_PORT
-from paceline_engine.core.unsupported import unsupported
+from paceline_crds.unsupported import unsupported
 
 DEFAULT_SHUTDOWN_TIMEOUT_S = 120.0
 _LOCAL_SCHEMES = ("hf", "file")
@@ -68,6 +68,7 @@ _OWNED_BY_RUN = (
     "admin_token_file",
     "admin_token_sha256_file",
     "settings_revision",
+    "settings_file",
     "served_name",
     "revision",
     "shutdown_timeout_s",

@@ -14,6 +14,7 @@ from typing import Any
 from paceline import metrics_merge
 from paceline.replicas import Replica, Replicas, get
 from paceline_crds import routes
+from paceline_engine.serve.error_types import error_type
 from paceline_engine.serve.http_stream import AnswerCut, ResponseStream, end_to_end
 
 Scope = MutableMapping[str, Any]
@@ -151,7 +152,7 @@ async def _relay(stream: ResponseStream, replica: Replica, receive: Receive, sen
         replica.is_ready = False
         message = f"replica {replica.index} ended while it answered: {cut}"
         if is_begun:
-            event = b"data: " + _error_body(message, "engine_gone") + b"\n\ndata: [DONE]\n\n"
+            event = b"data: " + _error_body(502, message, "engine_gone") + b"\n\ndata: [DONE]\n\n"
             await send({"type": "http.response.body", "body": event})
         else:
             await _refuse(send, 502, "engine_gone", message, retry=True)
@@ -182,15 +183,14 @@ async def _read_body(receive: Receive) -> bytes | None:
             return b"".join(pieces)
 
 
-def _error_body(message: str, code: str, kind: str = "service_unavailable") -> bytes:
-    error = {"message": message, "type": kind, "param": None, "code": code}
+def _error_body(status: int, message: str, code: str) -> bytes:
+    error = {"message": message, "type": error_type(status), "param": None, "code": code}
     return json.dumps({"error": error}).encode()
 
 
 async def _refuse(send: Send, status: int, code: str, message: str, *, retry: bool = False) -> None:
-    kind = "service_unavailable" if status >= 500 else "invalid_request_error"
     extra = [(b"retry-after", str(RETRY_AFTER_S).encode())] if retry else []
-    await _answer(send, status, _error_body(message, code, kind), b"application/json", extra)
+    await _answer(send, status, _error_body(status, message, code), b"application/json", extra)
 
 
 async def _answer(

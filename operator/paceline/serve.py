@@ -62,21 +62,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file with one or two SHA-256 digests of accepted admin tokens",
     )
-    add("--settings-revision", type=_count, metavar="N", help="revision of the settings given here")
-    add("--propagation-s", type=_seconds, metavar="S", help="first phase of a drain begun by POST")
+    add(
+        "--settings-revision",
+        type=_revision,
+        metavar="N",
+        help="revision of the settings given here",
+    )
+    add(
+        "--settings-file",
+        type=Path,
+        metavar="FILE",
+        help="JSON with live settings and their revision, laid over these flags at the start",
+    )
+    add("--propagation-s", type=seconds, metavar="S", help="first phase of a drain begun by POST")
     add(
         "--sigterm-propagation-s",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="first phase of a drain begun by SIGTERM (default 0: preStop was that time)",
     )
     add(
         "--shutdown-timeout-s",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="time that running requests get to finish (default 30)",
     )
-    add("--min-hang-s", type=_seconds, metavar="S", help="least time before a step is called hung")
+    add("--min-hang-s", type=seconds, metavar="S", help="least time before a step is called hung")
     add(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
@@ -93,13 +104,18 @@ def port(text: str) -> int:
     return int(text)
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"a whole number >= 0 is needed, got {text!r}")
+def _revision(text: str) -> int:
+    from paceline_engine.core.live_settings import MAX_REVISION
+
+    if not text.isascii() or not text.isdigit() or len(text) > 16 or int(text) > MAX_REVISION:
+        raise argparse.ArgumentTypeError(
+            f"a whole number from 0 to {MAX_REVISION} is needed, got {text!r}"
+        )
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A time in seconds, for argparse."""
     try:
         value = float(text)
     except ValueError:

@@ -47,13 +47,16 @@ def test_flags_of_our_own_are_understood() -> None:
         "demo",
         *("--admin-port", "0", "--admin-token-sha256-file", "digests", "--num-kv-blocks", "64"),
         *("--boot-max-num-seqs", "512", "--settings-revision", "7", "--shutdown-timeout-s", "1.5"),
-        *("--strict", "--metrics-require-key"),
+        *("--strict", "--metrics-require-key", "--settings-file", "live.json"),
+        "--trust-request-chat-template",
     )
+    assert got.settings_file == Path("live.json")
     assert (got.admin_port, got.settings_revision, got.shutdown_timeout_s) == (0, 7, 1.5)
     assert got.admin_token_sha256_file == Path("digests")
     assert (got.settings.num_kv_blocks, got.settings.boot_max_num_seqs) == (64, 512)
     assert got.strict
     assert got.metrics_require_key
+    assert got.trust_request_chat_template
 
 
 def test_a_revision_becomes_part_of_the_uri() -> None:

@@ -159,3 +159,26 @@ def test_times_of_day_and_quantities_are_read_as_kubectl_reads_them() -> None:
     assert spec.resources.requests == {"cpu": "2", "memory": "4Gi"}
     assert spec.tuning is not None
     assert re.fullmatch("22:00", (spec.tuning.maintenance_windows or [])[0].start)
+
+
+_HEAD = "kind: LLMDeployment\nspec:\n"
+_BOMB = "  a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"  {name}: &{name} [{', '.join([f'*{of}'] * 10)}]\n"
+    for of, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(_HEAD + _BOMB, id="aliases of aliases"),
+        pytest.param(_HEAD + "  x: &x {y: *x}\n", id="an alias that holds itself"),
+        pytest.param(_HEAD + "  x: " + "[" * 100 + "]" * 100, id="nested deeply"),
+        pytest.param("{a: " * 600 + "1" + "}" * 600, id="nested more deeply than Python allows"),
+        pytest.param(_HEAD + "  replicas: " + "9" * 5000, id="an integer without end"),
+        pytest.param(_HEAD + "  ? [1, 2]\n  : 3\n", id="a list as a key"),
+        pytest.param(_HEAD + '  x: "\\ud800"\n', id="half a character"),
+    ],
+)
+def test_a_text_made_to_exhaust_its_reader_is_refused(text: str) -> None:
+    problems_of(text)

@@ -43,6 +43,13 @@ def test_what_spec_says_arrives_in_the_settings_own_units() -> None:
     assert not settings.prefix_caching
 
 
+def test_a_target_of_the_gap_sets_no_budget_in_milliseconds() -> None:
+    whole = resolved(slo={"itl": {"target": "50ms"}})
+    assert whole.settings.slo_itl_ms == 50
+    assert whole.settings.inter_token_target_ms is None
+    assert whole.sources["inter_token_target_ms"] is Source.DEFAULT
+
+
 def test_sources_tell_spec_objective_and_default_apart() -> None:
     whole = resolved(objective="Interactive", scheduling={"maxNumSeqs": 200})
     assert whole.settings.max_num_seqs == 200

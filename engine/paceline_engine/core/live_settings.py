@@ -22,6 +22,9 @@ from paceline_crds.settings import EngineSettings, border_name, knobs
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.core.unsupported import refuse_change
 
+MAX_REVISION = 2**53 - 1
+"""The largest whole number that every reader of JSON keeps exactly."""
+
 _KNOBS = {border_name(name): (name, knob) for name, knob in knobs().items()}
 
 
@@ -67,8 +70,8 @@ class SettingsBook:
             SettingRefused: 400, 409 or 412; nothing has changed.
         """
         state = self.state
-        update = _parse(changes)
-        wanted = _check_revision(revision, state.revision)
+        update = parse_changes(changes)
+        wanted = _next_revision(revision, state.revision)
         changed = {
             name: value for name, value in update.items() if value != getattr(state.settings, name)
         }
@@ -100,15 +103,19 @@ def _names(fields: Iterable[str]) -> str:
     return ", ".join(border_name(name) for name in fields)
 
 
-def _parse(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """snake_case name -> value of the field's type, or 400."""
+def parse_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """snake_case name -> value of the field's type.
+
+    Raises:
+        SettingRefused: 400, an unknown name, a wrong type or a value beyond absolute bounds.
+    """
     parsed: dict[str, Any] = {}
     for given, value in changes.items():
         if given not in _KNOBS:
+            # Anybody's text, half characters too: it is shown in a form that can be sent.
+            shown = ascii(given)[1:-1][:64]
             raise SettingRefused(
-                400,
-                given,
-                f"{given} is no setting; expected one of {', '.join(_KNOBS)}",
+                400, shown, f"{shown} is no setting; expected one of {', '.join(_KNOBS)}"
             )
         name, knob = _KNOBS[given]
         try:
@@ -139,11 +146,28 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(annotated[(field.annotation, *field.metadata)])
 
 
-def _check_revision(revision: int | None, in_force: int) -> int:
+def check_revision(revision: object) -> None:
+    """A writer's revision is a whole number that every reader of JSON keeps exactly.
+
+    Raises:
+        SettingRefused: 400.
+    """
+    if type(revision) is not int or not 0 <= revision <= MAX_REVISION:
+        raise SettingRefused(
+            400,
+            "revision",
+            f"revision must be a whole number from 0 to {MAX_REVISION}, got {revision!r}",
+        )
+
+
+def _next_revision(revision: int | None, in_force: int) -> int:
     if revision is None:
+        if in_force >= MAX_REVISION:
+            raise SettingRefused(
+                409, "revision", f"no revision comes after {in_force}; restart the engine"
+            )
         return in_force + 1
-    if isinstance(revision, bool) or not isinstance(revision, int) or revision < 0:
-        raise SettingRefused(400, "revision", f"revision must be an integer >= 0, got {revision!r}")
+    check_revision(revision)
     if revision < in_force:
         raise SettingRefused(
             412,

@@ -70,7 +70,8 @@ class Request:
         tenant: who is charged under policy Fair; empty = the default tenant.
         cache_salt: requests share prefix blocks only with equal salts.
         arrival_s: when the HTTP request arrived, on the monotonic clock of the machine.
-        deadline_s: same clock; not started by then means finished with TIMEOUT. None = never.
+        deadline_s: same clock; not started by then means finished with TIMEOUT, besides the limit
+            of the queue itself (queueTimeoutS). None = no limit of its own.
         has_stop_strings: the serving side may end it with `finish`, after fewer tokens than were
             computed; its output is counted when it ends, so that counters never have to go back.
     """

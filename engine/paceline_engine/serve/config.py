@@ -28,6 +28,8 @@ class ServeConfig:
         admin_token_sha256_file: holds up to two hex SHA-256 digests of accepted admin tokens.
         settings: as written, boot maxima may be absent.
         settings_revision: the writer's revision of `settings`; 0 when nobody counted yet.
+        settings_file: live settings and their revision, laid over `settings` once the model is
+            loaded (`settings_file`); None for none.
         trust_request_chat_template: requests may bring a chat template; a template is a program
             that can loop for long, so only trusted clients should.
         strict: unknown fields of a request body are errors instead of warnings.
@@ -55,6 +57,7 @@ class ServeConfig:
     admin_token_file: Path | None = None
     admin_token_sha256_file: Path | None = None
     settings_revision: int = 0
+    settings_file: Path | None = None
     trust_request_chat_template: bool = False
     strict: bool = False
     propagation_s: float = 5.0

@@ -58,20 +58,31 @@ class Drain:
         return self.is_exit_wanted and self.phase is Phase.DRAINED
 
     def post(self, now: float, propagation_s: float) -> None:
-        """Begin over HTTP, through both phases. A drain that has begun is left as it is."""
+        """Begin over HTTP, through both phases. A drain that has begun is left as it is.
+
+        Only a phase 1 that a signal began has no end yet, and gets one.
+        """
         if self.phase is Phase.SERVING:
-            self._propagate(now, propagation_s, "POST")
+            self._propagate(now + propagation_s, "POST")
+        elif self.phase is Phase.PROPAGATING and self._refuse_at_s is None:
+            self._refuse_at_s = now + propagation_s
+
+    def announce(self, _now: float) -> None:
+        """SIGUSR1, from a preStop hook: phase 1, until SIGTERM; the hook's duration is its time."""
+        if self.phase is Phase.SERVING:
+            self._propagate(None, "SIGUSR1")
 
     def terminate(self, now: float) -> None:
         """SIGTERM: drain and exit; the second signal ends the wait.
 
-        After a POST, or without a propagation time of its own, this begins phase 2 at once.
+        After a POST or a preStop hook, or without a propagation time of its own, this begins
+        phase 2 at once.
         """
         if self._is_repeated():
             return
         self.is_exit_wanted = True
         if self.phase is Phase.SERVING and self._sigterm_propagation_s > 0:
-            self._propagate(now, self._sigterm_propagation_s, "SIGTERM")
+            self._propagate(now + self._sigterm_propagation_s, "SIGTERM")
         else:
             self._refuse(now, "SIGTERM")
 
@@ -109,10 +120,10 @@ class Drain:
             self.is_cut_short = True
         return self.is_exit_wanted
 
-    def _propagate(self, now: float, propagation_s: float, reason: str) -> None:
+    def _propagate(self, refuse_at_s: float | None, reason: str) -> None:
         self.phase = Phase.PROPAGATING
         self.reason = reason
-        self._refuse_at_s = now + propagation_s
+        self._refuse_at_s = refuse_at_s
 
     def _refuse(self, now: float, reason: str) -> None:
         """Enter phase 2; only a wanted exit limits how long running requests may go on."""

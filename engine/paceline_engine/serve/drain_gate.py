@@ -1,10 +1,12 @@
 """The drain at the public port: refuses new work, asks clients to reconnect, counts what runs."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from paceline_engine.serve.drain import Drain
+from paceline_engine.serve.error_types import error_type
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -12,10 +14,17 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_REFUSAL = (
-    b'{"error": {"message": "this server is draining; send the request again, another replica '
-    b'will take it", "type": "service_unavailable", "param": null, "code": "draining"}}'
-)
+_REFUSAL = json.dumps(
+    {
+        "error": {
+            "message": "this server is draining; send the request again, another replica will "
+            "take it",
+            "type": error_type(503),
+            "param": None,
+            "code": "draining",
+        }
+    }
+).encode()
 RETRY_AFTER_S = 1
 
 

@@ -98,6 +98,7 @@ class _Life:
         # Handlers come before the load: SIGTERM while a model loads is an ordinary drain.
         loop.add_signal_handler(signal.SIGTERM, self._on_signal, self._drain.terminate)
         loop.add_signal_handler(signal.SIGINT, self._on_signal, self._drain.interrupt)
+        loop.add_signal_handler(signal.SIGUSR1, self._on_signal, self._drain.announce)
         running = [
             _start(self._gate, self._listeners.public),
             _start(self._admin_app, self._listeners.admin),

@@ -118,7 +118,7 @@ def _reason_to_drop(
     name = _NAMES.get(item.name)
     if spec.tuning is not None and spec.tuning.mode is TuningMode.OFF:
         return DropReason.TUNING_OFF
-    if name is None or not knobs()[name].tunable or _value(name, item.value) is None:
+    if name is None or not knobs()[name].tunable or value_of(name, item.value) is None:
         return DropReason.NOT_TUNABLE
     if (item.base, item.base_source) != (
         text_of(getattr(base.settings, name)),
@@ -127,7 +127,7 @@ def _reason_to_drop(
         return DropReason.BASE_CHANGED
     if not may_touch(spec, base, name):
         return DropReason.PINNED
-    if not _within(_bounds(spec, name), _value(name, item.value)):
+    if not _within(_bounds(spec, name), value_of(name, item.value)):
         return DropReason.OUT_OF_BOUNDS
     return None
 
@@ -150,7 +150,7 @@ def _within(bounds: Any, value: Any) -> bool:
     )
 
 
-def _value(name: str, text: str) -> Any:
+def value_of(name: str, text: str) -> Any:
     """A setting's value from its text, or None if it is not one."""
     try:
         return TypeAdapter(bare(name)).validate_python(text)
@@ -162,6 +162,6 @@ def _with(settings: EngineSettings, name: str, text: str) -> EngineSettings | No
     """The settings with one changed, or None if that lies above a boot maximum."""
     given = {field: getattr(settings, field) for field in settings.model_fields_set}
     try:
-        return EngineSettings(**{**given, name: _value(name, text)})
+        return EngineSettings(**{**given, name: value_of(name, text)})
     except ValidationError:
         return None

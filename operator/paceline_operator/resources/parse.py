@@ -58,20 +58,31 @@ class Refused:
 
 
 def parse(document: Mapping[str, Any]) -> Parsed | Refused:
-    """Read an object from the API. Fields of a newer schema are ignored, not refused."""
+    """Read an object from the API. Fields of a newer schema are ignored, not refused.
+
+    A status that cannot be read is a lost one: it never makes a spec wrong.
+    """
     identity = identify(document)
     try:
-        deployment = llmdeployment.parse(dict(document), strict=False)
+        deployment = _read(document)
         base = resolve.resolve(deployment.spec)
     except (InvalidManifest, InvalidSettings) as error:
         return Refused(identity=identity, reason=ConfigReason.INVALID, message=str(error))
-    if problems := support.not_supported(deployment.spec):
+    if problems := support.not_supported(deployment.spec, base.settings):
         message = "\n".join(problems)
         return Refused(identity=identity, reason=ConfigReason.NOT_SUPPORTED, message=message)
     tuning = deployment.status.tuning if deployment.status else None
     entries = (tuning.overlay if tuning else None) or ()
     wanted = overlay.lay_over(base, entries, deployment.spec)
     return Parsed(identity=identity, deployment=deployment, base=base, wanted=wanted)
+
+
+def _read(document: Mapping[str, Any]) -> LLMDeployment:
+    try:
+        return llmdeployment.parse(dict(document), strict=False)
+    except InvalidManifest:
+        without = {key: value for key, value in document.items() if key != "status"}
+        return llmdeployment.parse(without, strict=False)
 
 
 def identify(document: Mapping[str, Any]) -> Identity:

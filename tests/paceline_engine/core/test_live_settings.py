@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import EngineSettings, SchedulingPolicy, knobs
 from paceline_engine.core.errors import SettingRefused
-from paceline_engine.core.live_settings import SettingsBook
+from paceline_engine.core.live_settings import MAX_REVISION, SettingsBook
 
 
 def book(**fields: Any) -> SettingsBook:
@@ -130,10 +130,18 @@ def test_a_stale_writer_hears_that_it_is_stale_before_it_hears_of_conflicts():
     assert refusal(book(), {"blockSize": 32}, 3).status == 412
 
 
-@pytest.mark.parametrize("revision", [-1, "8", 8.0, True])
+@pytest.mark.parametrize("revision", [-1, "8", 8.0, True, 2**53, 10**30])
 def test_a_revision_must_be_a_number(revision):
     error = refusal(book(), {"maxNumSeqs": 64}, revision)
     assert (error.status, error.field) == (400, "revision")
+
+
+def test_no_revision_comes_after_the_last_one():
+    of = book()
+    of.patch({}, MAX_REVISION)
+    error = refusal(of, {"maxNumSeqs": 64})
+    assert (error.status, error.field) == (409, "revision")
+    assert of.state.revision == MAX_REVISION
 
 
 LIVE = [to_camel(name) for name, knob in knobs().items() if knob.change is ChangeClass.LIVE]

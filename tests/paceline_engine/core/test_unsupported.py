@@ -1,8 +1,9 @@
 import pytest
 
 from paceline_crds.settings import EngineSettings
+from paceline_crds.unsupported import unsupported
 from paceline_engine.core.errors import SettingRefused, StartFailed
-from paceline_engine.core.unsupported import refuse_at_start, refuse_change, unsupported
+from paceline_engine.core.unsupported import refuse_at_start, refuse_change
 
 CASES = {
     "tensorParallelSize": 2,
@@ -17,6 +18,11 @@ CASES = {
 def test_default_settings_are_all_supported() -> None:
     assert unsupported(EngineSettings()) == []
     refuse_at_start(EngineSettings())
+
+
+def test_targets_of_the_service_level_are_supported() -> None:
+    targets = {"sloTtftMs": 500, "sloItlMs": 50, "sloE2eMs": 9000}
+    refuse_at_start(EngineSettings.model_validate(targets).booted())
 
 
 @pytest.mark.parametrize(("name", "value"), CASES.items())

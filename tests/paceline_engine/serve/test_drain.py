@@ -37,6 +37,31 @@ def test_a_second_post_changes_nothing(drain: Drain) -> None:
     assert drain.advance(5.0, 1) is Phase.DRAINING
 
 
+def test_a_prestop_hook_is_phase_1_and_sigterm_ends_it(drain: Drain) -> None:
+    drain.announce(0.0)
+    drain.announce(1.0)
+    assert drain.advance(9_999.0, 0) is Phase.PROPAGATING, "the hook says how long, by its duration"
+    assert (drain.is_ready, drain.accepts_new, drain.closes_connections) == (False, True, True)
+    drain.terminate(10_000.0)
+    assert drain.advance(10_000.0, 1) is Phase.DRAINING
+    drain.advance(10_001.0, 0)
+    assert drain.may_exit
+
+
+def test_a_post_gives_the_hooks_phase_1_an_end(drain: Drain) -> None:
+    drain.announce(0.0)
+    drain.post(100.0, propagation_s=5.0)
+    assert drain.advance(104.0, 0) is Phase.PROPAGATING
+    assert drain.advance(105.0, 0) is Phase.DRAINED
+
+
+def test_a_hook_after_a_drain_changes_nothing(drain: Drain) -> None:
+    drain.post(0.0, propagation_s=0.0)
+    assert drain.advance(0.0, 0) is Phase.DRAINED
+    drain.announce(1.0)
+    assert drain.advance(2.0, 0) is Phase.DRAINED
+
+
 def test_sigterm_starts_phase_2_at_once(drain: Drain) -> None:
     drain.terminate(0.0)
     assert drain.advance(0.0, 1) is Phase.DRAINING

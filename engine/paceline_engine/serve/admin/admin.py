@@ -11,22 +11,15 @@ from starlette.exceptions import HTTPException
 
 from paceline_crds import routes
 from paceline_engine.core.errors import SettingRefused
+from paceline_engine.core.live_settings import check_revision, parse_changes
 from paceline_engine.serve import health
 from paceline_engine.serve.admin import flight_recorder
 from paceline_engine.serve.admin.admin_token import AdminTokens
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
+from paceline_engine.serve.error_types import error_type
 from paceline_engine.serve.step.engine_client import EngineClient, EngineGone
 
-_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    409: "conflict_error",
-    412: "precondition_failed_error",
-    503: "service_unavailable_error",
-}
 MAX_PROPAGATION_S = 3600.0
 
 
@@ -117,10 +110,10 @@ def create_admin_app(
         """Change live settings, all or nothing: `{"maxNumSeqs": 8, "revision": 3}`."""
         changes = dict(body)
         revision = changes.pop("revision", None)
-        if revision is not None and (type(revision) is not int or revision < 0):
-            raise SettingRefused(
-                400, "revision", f"revision must be a whole number >= 0, got {revision!r}"
-            )
+        # Here already: what is no setting's value may be nothing that a message can carry.
+        parse_changes(changes)
+        if revision is not None:
+            check_revision(revision)
         change = await client.patch_settings(changes, revision)
         return {
             "generation": change.generation,
@@ -182,13 +175,17 @@ def _answer_errors_as_objects(app: FastAPI) -> None:
         place = ".".join(str(part) for part in first["loc"])
         return _error(400, f"{place}: {first['msg']}", place)
 
+    @app.exception_handler(Exception)
+    async def unforeseen(_: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - logged by the server
+        return _error(500, "internal error; the server's log has the details")
+
     @app.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> JSONResponse:
         return _error(error.status_code, str(error.detail))
 
 
 def _error(status: int, message: str, param: str | None = None) -> JSONResponse:
-    kind = _TYPES.get(status, "internal_server_error")
+    kind = error_type(status)
     body = {
         "message": message,
         "type": kind,

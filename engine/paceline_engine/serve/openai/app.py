@@ -8,7 +8,7 @@ from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai import errors, generating, openapi, text_routes
 from paceline_engine.serve.openai.auth import ApiKeys, Guard
 from paceline_engine.serve.openai.border import Border
-from paceline_engine.serve.openai.launch import Launcher, QueueTimeout
+from paceline_engine.serve.openai.launch import Launcher
 from paceline_engine.serve.openai.served_model import ServedModel
 from paceline_engine.serve.step.engine_client import EngineClient
 
@@ -33,9 +33,7 @@ def create_public_app(client: EngineClient, config: ServeConfig, drain: Drain) -
         redirect_slashes=False,
     )
     served = ServedModel(client, config)
-    launcher = Launcher(
-        client=client, config=config, served=served, queue_timeout=QueueTimeout(client)
-    )
+    launcher = Launcher(client=client, config=config, served=served)
     app.include_router(generating.router(launcher))
     app.include_router(text_routes.router(client, config, served, drain))
     app.include_router(health.router(client, drain, min_hang_s=config.min_hang_s))

@@ -12,22 +12,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from paceline_engine.core.request import Finished, FinishReason, Refusal
+from paceline_engine.serve.error_types import error_type
 from paceline_engine.serve.step.engine_client import EngineGone, RequestRefused
 
 _LOG = logging.getLogger(__name__)
-
-_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    408: "timeout_error",
-    413: "invalid_request_error",
-    415: "invalid_request_error",
-    429: "rate_limit_error",
-    503: "service_unavailable_error",
-}
 
 
 class ApiError(Exception):
@@ -59,7 +47,7 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         """The error object, as OpenAI's SDKs read it."""
-        kind = _TYPES.get(self.status, "internal_server_error")
+        kind = error_type(self.status)
         return {
             "error": {
                 "message": self.message,

@@ -41,9 +41,7 @@ def router(launcher: Launcher) -> APIRouter:
             token_ids=fit_prompt(token_ids, body, loaded.info, "messages"),
             text=_echoed_message(body) if last.role == "assistant" else "",
         )
-        return await launcher.launch(
-            http, body, [prompt], loaded, arrival_s=arrival_s, headers=headers
-        )
+        return launcher.launch(http, body, [prompt], loaded, arrival_s=arrival_s, headers=headers)
 
     @routes.post("/v1/completions", **openapi.generating(CompletionBody))
     async def completions(http: HttpRequest) -> Response:
@@ -57,9 +55,7 @@ def router(launcher: Launcher) -> APIRouter:
         prompts = [
             await _completion_prompt(prompt, body, loaded) for prompt in _prompt_list(body.prompt)
         ]
-        return await launcher.launch(
-            http, body, prompts, loaded, arrival_s=arrival_s, headers=headers
-        )
+        return launcher.launch(http, body, prompts, loaded, arrival_s=arrival_s, headers=headers)
 
     return routes
 

@@ -1,11 +1,8 @@
 """From checked bodies and prompts to requests of the engine and the answer to the client."""
 
-import asyncio
-import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request as HttpRequest
@@ -22,57 +19,22 @@ from paceline_engine.serve.openai.openai_types import ChatBody, CompletionBody
 from paceline_engine.serve.openai.rendering import Answering, Prompt
 from paceline_engine.serve.openai.sampling import num_logprobs, sampling_params
 from paceline_engine.serve.openai.served_model import LoadedText, ServedModel
-from paceline_engine.serve.step.engine_client import EngineClient, EngineGone
+from paceline_engine.serve.step.engine_client import EngineClient
 from paceline_engine.serve.text.detokenizer import IncrementalText, StopMatcher, incremental_text
 
 MAX_SEQUENCES = 1024
-_REFRESH_S = 1.0
-
-
-class QueueTimeout:
-    """The live setting queueTimeoutS, at most about a second old, without a wait per request."""
-
-    def __init__(
-        self, client: EngineClient, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._client = client
-        self._clock = clock
-        self._value_s: int | None = None
-        self._read_at_s = 0.0
-        self._refresh: asyncio.Task[None] | None = None
-
-    async def deadline_s(self, arrival_s: float) -> float | None:
-        """Until when a request that arrived then must have started."""
-        if self._value_s is None:
-            await self._read()
-        elif self._clock() - self._read_at_s > _REFRESH_S and (
-            self._refresh is None or self._refresh.done()
-        ):
-            self._refresh = asyncio.create_task(self._read_quietly())
-        return arrival_s + self._value_s if self._value_s else None
-
-    async def _read_quietly(self) -> None:
-        # An engine that is gone refuses the request itself, a moment later.
-        with contextlib.suppress(EngineGone):
-            await self._read()
-
-    async def _read(self) -> None:
-        state = await self._client.settings()
-        self._value_s = state.settings.queue_timeout_s
-        self._read_at_s = self._clock()
 
 
 @dataclass(slots=True, kw_only=True)
 class Launcher:
-    """What the generating routes share; mutable only in its counter and caches."""
+    """What the generating routes share; mutable only in its counter."""
 
     client: EngineClient
     config: ServeConfig
     served: ServedModel
-    queue_timeout: QueueTimeout
     request_ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
-    async def launch(
+    def launch(
         self,
         http: HttpRequest,
         body: ChatBody | CompletionBody,
@@ -86,7 +48,6 @@ class Launcher:
 
         Raises:
             ApiError: 400.
-            EngineGone: no engine.
         """
         n = body.n or 1
         if n * len(prompts) > MAX_SEQUENCES:
@@ -97,7 +58,6 @@ class Launcher:
             )
         http_id = body.request_id or http.state.request_id
         http.state.request_id = http_id
-        deadline_s = await self.queue_timeout.deadline_s(arrival_s)
         choices: list[Choice] = []
         for prompt in prompts:
             params = sampling_params(
@@ -117,7 +77,7 @@ class Launcher:
                     tenant=http.state.tenant,
                     cache_salt=body.cache_salt or "",
                     arrival_s=arrival_s,
-                    deadline_s=deadline_s,
+                    has_stop_strings=bool(body.stop),
                 )
                 choices.append(_choice(index, request, body, prompt, loaded))
         is_chat = isinstance(body, ChatBody)

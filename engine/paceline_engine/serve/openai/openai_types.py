@@ -12,6 +12,9 @@ MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORD_CHARACTERS = 128
+"""Each word is compared at each token, in a step that everybody waits for."""
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
@@ -77,7 +80,13 @@ class _Generate(_Body):
         description="Keep the last so many prompt tokens; -1 keeps what fits the window.",
     )
     allowed_token_ids: TokenIds | None = None
-    bad_words: list[Annotated[str, Field(min_length=1)]] | None = None
+    bad_words: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]],
+            Field(max_length=MAX_BAD_WORDS),
+        ]
+        | None
+    ) = None
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     return_token_ids: bool | None = None
     add_special_tokens: bool | None = None

@@ -8,6 +8,8 @@ from paceline_engine.serve.step.engine_client import EngineInfo
 from paceline_engine.serve.text.tokenizer import TextTokenizer
 
 DEFAULT_COMPLETION_TOKENS = 16
+LEAST_TEMPERATURE = 1e-5
+"""Below it sampling is greedy in all but name; far below, logits would leave float32."""
 
 
 def fit_prompt(
@@ -91,7 +93,7 @@ def sampling_params(
                 "allowed_token_ids",
             )
     return SamplingParams(
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=_temperature(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
         top_k=min(max(body.top_k or 0, 0), info.vocab_size),
         min_p=body.min_p or 0.0,
@@ -109,6 +111,12 @@ def sampling_params(
         logprobs=num_logprobs(body),
         prompt_logprobs=num_prompt_logprobs(body),
     )
+
+
+def _temperature(asked: float | None) -> float:
+    if asked is None:
+        return 1.0
+    return asked if asked >= LEAST_TEMPERATURE else 0.0
 
 
 def _logit_bias(bias: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:

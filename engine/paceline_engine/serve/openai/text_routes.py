@@ -1,5 +1,6 @@
 """The small routes: models, tokens of a text and back, metrics, version."""
 
+import asyncio
 import time
 from importlib import metadata as package_metadata
 from typing import Any
@@ -105,7 +106,9 @@ def router(
         headers = validation.check_fields(body, strict=config.strict)
         loaded = await served.text()
         validation.check_token_ids("tokens", body.tokens, loaded.info.vocab_size)
-        text = detokenizer.decode(
+        # Long lists would hold up everybody's stream.
+        text = await asyncio.to_thread(
+            detokenizer.decode,
             loaded.tokenizer.vocabulary,
             body.tokens,
             skip_special_tokens=bool(body.skip_special_tokens),

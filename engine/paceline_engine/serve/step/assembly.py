@@ -35,6 +35,7 @@ class LoadedRunner(StepRunner, Protocol):
 def assemble(
     runner: LoadedRunner,
     *,
+    settings: EngineSettings | None = None,
     clock: Callable[[], float],
     publish: Callable[[FromEngine], None],
     beat: Callable[[Heartbeat], None] = lambda _: None,
@@ -45,13 +46,14 @@ def assemble(
 
     Args:
         runner: what computes steps.
+        settings: in force from the start; None for the runner's own.
         clock: monotonic seconds, the clock of `Request.arrival_s`.
         publish: takes what the loop says to its client.
         beat: takes the heartbeat.
         revision: of the settings that the engine was started with.
         seconds_by_phase: how long the start took.
     """
-    settings = runner.settings
+    settings = settings or runner.settings
     recorder = Recorder(settings, runner.limits)
     recorder.startup(seconds_by_phase or {})
     recorder.settings_applied(settings, generation=0, revision=revision)

@@ -92,7 +92,11 @@ class MessageClient:
         ack = asyncio.get_running_loop().create_future()
         self._streams[request.request_id] = stream
         self._acks[request.request_id] = ack, self._clock()
-        self._post(Submit(request))
+        try:
+            self._post(Submit(request))
+        except Exception:
+            del self._streams[request.request_id], self._acks[request.request_id]
+            raise
         try:
             await ack
         except asyncio.CancelledError:
@@ -250,8 +254,14 @@ class MessageClient:
         self._check_serving()
         self._num_calls += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls[self._num_calls] = future, self._clock()
-        self._post(make(self._num_calls))
+        call_id = self._num_calls
+        self._calls[call_id] = future, self._clock()
+        try:
+            self._post(make(call_id))
+        except Exception:
+            # It was never asked, so nobody waits: the heartbeat must not think so.
+            del self._calls[call_id]
+            raise
         return await future
 
     def _check_serving(self) -> None:

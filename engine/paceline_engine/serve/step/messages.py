@@ -25,6 +25,7 @@ class Start(msgspec.Struct, tag=True, array_like=True, frozen=True):
         model: URI; model_dir: its folder, empty when the step process has to resolve the URI.
         cache_dir: where fetched models are kept, empty for the store's own default.
         settings: camelCase names and JSON values; settings_revision: their writer's revision.
+        settings_file: live settings to lay over them once loaded, empty for none.
         runner_factory: `module:name` of what makes the runner.
     """
 
@@ -35,6 +36,7 @@ class Start(msgspec.Struct, tag=True, array_like=True, frozen=True):
     cache_dir: str
     settings: dict[str, Any]
     settings_revision: int
+    settings_file: str
     runner_factory: str
     log_level: str
 

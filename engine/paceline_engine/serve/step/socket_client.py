@@ -28,6 +28,9 @@ LOADING_TIMEOUT_S = 0.5
 """One that loads reads no messages while it imports, and has nothing to lose."""
 HANG_UP_TIMEOUT_S = 1.0
 _SOCKET_BUFFER_BYTES = 1 << 20
+_STEP_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Unless the person set it: OpenMP's threads would spin between steps, on the cores that send the
+answers."""
 
 
 class SocketEngineClient(MessageClient):
@@ -78,6 +81,7 @@ class SocketEngineClient(MessageClient):
                 f"--pulse-fd={fds[1]}",
                 pass_fds=fds,
                 stdin=asyncio.subprocess.DEVNULL,
+                env=_STEP_ENVIRONMENT | os.environ,
             )
         finally:
             theirs.close()
@@ -124,6 +128,7 @@ class SocketEngineClient(MessageClient):
             cache_dir="" if config.cache_dir is None else str(config.cache_dir),
             settings=config.settings.on_border(),
             settings_revision=config.settings_revision,
+            settings_file="" if config.settings_file is None else str(config.settings_file),
             runner_factory=config.runner_factory,
             log_level=config.log_level,
         )

@@ -23,6 +23,7 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
 from paceline_engine.serve.config import LOG_FORMAT
+from paceline_engine.serve.step import settings_file
 from paceline_engine.serve.step.assembly import LoadedRunner, assemble, engine_info
 from paceline_engine.serve.step.lean_import import lean_torch
 from paceline_engine.serve.step.link import Link, LinkClosed
@@ -141,12 +142,16 @@ def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
     starting = Starting(link)
     runner, model_dir = _load(start, starting)
     starting.enter("", time.monotonic())
+    settings, revision = runner.settings, start.settings_revision
+    if start.settings_file:
+        settings, revision = settings_file.lay_over(settings, Path(start.settings_file))
     loop = assemble(
         runner,
+        settings=settings,
         clock=time.monotonic,
         publish=link.send,
         beat=pulse.write,
-        revision=start.settings_revision,
+        revision=revision,
         seconds_by_phase=starting.seconds_by_phase,
     )
     # What was loaded stays: the collector need not walk it again and again.

@@ -95,6 +95,29 @@ def test_a_refused_patch_is_an_error_object(
     play(tmp_path, go)
 
 
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ('{"maxNumSeqs": 1000000000000000000000000000000}', "maxNumSeqs"),
+        ('{"maxNumSeqs": -1000000000000000000000000000000}', "maxNumSeqs"),
+        ('{"schedulingPolicy": "\\ud800"}', "schedulingPolicy"),
+        ('{"\\ud800": 1}', "\\ud800"),
+        ('{"maxNumSeqs": 5, "revision": 1000000000000000000000000000000}', "revision"),
+        ('{"maxNumSeqs": 5, "revision": 18446744073709551615}', "revision"),
+    ],
+)
+def test_values_that_no_message_can_carry_are_refused_before_one_is_sent(
+    tmp_path: Path, body: str, param: str
+) -> None:
+    async def go(http: httpx.AsyncClient, client: InProcessEngineClient, drain: Drain) -> None:
+        answer = await http.patch(
+            "/v1/paceline/settings", content=body, headers={"content-type": "application/json"}
+        )
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+    play(tmp_path, go)
+
+
 def test_malformed_json_and_unknown_paths_are_error_objects(tmp_path: Path) -> None:
     async def go(http: httpx.AsyncClient, client: InProcessEngineClient, drain: Drain) -> None:
         answer = await http.patch(

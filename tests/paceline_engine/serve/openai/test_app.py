@@ -1,6 +1,7 @@
 """The public app on a real port, before the real scheduler; the fake runner answers."""
 
 import asyncio
+import itertools
 import json
 import random
 import socket
@@ -24,13 +25,27 @@ from paceline_engine.testing.fake_engine import FakeEngine
 CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
+class DistantEngine(InProcessEngineClient):
+    """Hears of a stop string some steps late, as an engine behind a busy HTTP process does."""
+
+    num_steps_late = 5
+
+    def finish(self, request_id: int, num_output_tokens: int, stop: str) -> None:
+        async def later() -> None:
+            for _ in range(self.num_steps_late):
+                await asyncio.sleep(0)
+            super(DistantEngine, self).finish(request_id, num_output_tokens, stop)
+
+        self.messenger = asyncio.create_task(later())
+
+
 @asynccontextmanager
 async def running(
-    folder: Path, **settings: Any
+    folder: Path, kind: type[InProcessEngineClient] = InProcessEngineClient, **settings: Any
 ) -> AsyncIterator[tuple[InProcessEngineClient, int]]:
     """A real server in this event loop; gives the engine and the port."""
     runner = FakeEngine(folder, EngineSettings.model_validate(settings).booted())
-    client = InProcessEngineClient(runner, model_dir=folder)
+    client = kind(runner, model_dir=folder)
     app = create_public_app(client, ServeConfig(model="tiny"), Drain(shutdown_timeout_s=1.0))
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -98,7 +113,43 @@ def test_whole_and_streamed_answers_agree_over_the_real_loop(tiny_folder: Path) 
 
 
 @pytest.mark.slow
-def test_a_full_queue_is_503_and_a_late_request_408(tiny_folder: Path) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_behind_a_stop_string_are_not_counted(tiny_folder: Path, stream: bool) -> None:
+    async def go(client: InProcessEngineClient, port: int) -> None:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            body = {"prompt": "the bridge", "max_tokens": 80, "seed": 3}
+            whole = await http.post("/v1/completions", json={**body, "logprobs": 0})
+            choice = whole.json()["choices"][0]
+            stop = spanning(choice["logprobs"]["tokens"], choice["text"])
+            await until_idle(client)
+            before = client.stats.value(metrics.GENERATION_TOKENS)
+            assert before == 80
+            body |= {"stop": stop, "stream": stream}
+            if stream:
+                body["stream_options"] = {"include_usage": True}
+            cut = await http.post("/v1/completions", json=body)
+            last = cut.text.split("\n\n")[-3].removeprefix("data: ") if stream else cut.text
+            usage = json.loads(last)["usage"]
+        await until_idle(client)
+        assert usage["completion_tokens"] < 80
+        counted = client.stats.value(metrics.GENERATION_TOKENS) - before
+        assert counted == usage["completion_tokens"]
+
+    play(tiny_folder, go, kind=DistantEngine)
+
+
+def spanning(tokens: list[str], text: str) -> str:
+    """A stop string that begins in one token and ends in the next; no token holds it alone."""
+    for token, following in itertools.pairwise(tokens[10:-10]):
+        pair = token[-1:] + following[:1]
+        if pair.isalpha() and text.count(pair) == 1 and not any(pair in each for each in tokens):
+            return pair
+    raise AssertionError(f"no two tokens of {text!r} can be told apart; use another seed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_full_queue_is_503_and_a_late_request_408(tiny_folder: Path, stream: bool) -> None:
     async def go(client: InProcessEngineClient, port: int) -> None:
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         long = {**CHAT, "ignore_eos": True, "stream": True}
@@ -107,21 +158,24 @@ def test_a_full_queue_is_503_and_a_late_request_408(tiny_folder: Path) -> None:
             http.stream("POST", url, json=long) as first,
         ):
             assert first.status_code == 200  # its first token is here: it runs
-            waiting = asyncio.create_task(http.post(url, json=long))
+            waiting = asyncio.create_task(http.post(url, json={**long, "stream": stream}))
             while len(await client.requests()) < 2:  # noqa: ASYNC110 - the engine has no such event
                 await asyncio.sleep(0)
             refused = await http.post(url, json=long)
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.json()["error"]["type"] == "service_unavailable_error"
+            # It waits already; the queue's limit is live all the same.
+            await client.patch_settings({"queueTimeoutS": 1}, None)
             late = await waiting
             assert late.status_code == 408
             assert late.headers["x-should-retry"] == "false"
+            assert late.headers["content-type"] == "application/json"
             assert late.json()["error"]["type"] == "timeout_error"
         await until_idle(client)
         assert_empty(client)
 
-    play(tiny_folder, go, maxNumSeqs=1, queueMaxRequests=1, queueTimeoutS=1)
+    play(tiny_folder, go, maxNumSeqs=1, queueMaxRequests=1)
 
 
 @pytest.mark.slow

@@ -61,6 +61,14 @@ def test_the_newer_name_of_max_tokens_wins(tokenizer: TextTokenizer) -> None:
     assert params(tokenizer, chat(max_tokens=5, max_completion_tokens=7)).max_tokens == 7
 
 
+@pytest.mark.parametrize("asked", [0, 1e-300, 1e-40, 1e-6])
+def test_a_temperature_that_logits_cannot_be_divided_by_is_greedy(
+    tokenizer: TextTokenizer, asked: float
+) -> None:
+    assert params(tokenizer, text(temperature=asked)).temperature == 0
+    assert params(tokenizer, text(temperature=1e-5)).temperature == 1e-5
+
+
 def test_top_k_is_in_the_engines_form(tokenizer: TextTokenizer) -> None:
     assert params(tokenizer, chat(top_k=-1)).top_k == 0
     assert params(tokenizer, chat(top_k=10**30)).top_k == 512

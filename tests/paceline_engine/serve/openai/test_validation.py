@@ -83,6 +83,8 @@ def refused(client: TestClient, path: str, body: Any, param: str | None, *words:
         ("allowed_token_ids", []),
         ("allowed_token_ids", [512]),
         ("bad_words", [""]),
+        ("bad_words", ["x"] * 1025),
+        ("bad_words", ["x" * 129]),
         ("prompt_logprobs", -1),
         ("prompt_logprobs", 21),
         ("truncate_prompt_tokens", 0),

@@ -63,6 +63,24 @@ async def submitted(client: MessageClient, request_id: int) -> RequestStream:
     return await task
 
 
+def test_what_could_not_be_sent_is_not_waited_for() -> None:
+    async def go(client: MessageClient, sent: list[ToEngine]) -> None:
+        def refuse(message: ToEngine) -> None:
+            raise OverflowError
+
+        client = MessageClient(refuse, clock=lambda: 50.0)
+        client.startup = Startup(phase="Ready", progress=1.0)
+        with pytest.raises(OverflowError):
+            await client.patch_settings({"maxNumSeqs": 10**30}, None)
+        with pytest.raises(OverflowError):
+            await client.submit(Request(request_id=1, external_id="x", prompt_token_ids=(1,)))
+        idle = Heartbeat(last_progress_s=0.0, has_work=False, predicted_step_s=0.0)
+        assert client.watched(idle) is idle
+        assert client.num_open_streams == 0
+
+    play(go)
+
+
 def test_a_slow_reader_gets_what_came_meanwhile_as_one_delta() -> None:
     async def go(client: MessageClient, sent: list[ToEngine]) -> None:
         stream = await submitted(client, 1)

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,44 @@ def test_streams_settings_and_gauges_over_the_socket(tmp_path: Path) -> None:
         assert client.stats.value(metrics.SUCCESS, finished_reason="length") == 24.0
 
     play(tmp_path, go, maxNumSeqs=8, maxNumBatchedTokens=64)
+
+
+def test_the_settings_file_is_in_force_from_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text('{"revision": 12, "settings": {"maxNumSeqs": 5}}')
+
+    async def run() -> None:
+        client = SocketEngineClient(replace(config_of(tmp_path), settings_file=file))
+        await client.start()
+        try:
+            await until(lambda: client.startup.phase in {"Ready", "Failed"})
+            state = await client.settings()
+        finally:
+            await client.close()
+        assert (state.settings.max_num_seqs, state.revision, state.generation) == (5, 12, 0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_the_step_process_waits_passively_unless_the_person_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None, expected: str
+) -> None:
+    if wanted is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    else:
+        monkeypatch.setenv("OMP_WAIT_POLICY", wanted)
+
+    async def go(client: SocketEngineClient) -> None:
+        environment = environment_of(client.pid)
+        assert f"OMP_WAIT_POLICY={expected}" in environment
+        assert f"PATH={os.environ['PATH']}" in environment
+
+    play(tmp_path, go)
+
+
+def environment_of(pid: int | None) -> list[str]:
+    return Path(f"/proc/{pid}/environ").read_text().split("\0")
 
 
 def test_clients_that_vanish_leave_nothing_behind(tmp_path: Path) -> None:

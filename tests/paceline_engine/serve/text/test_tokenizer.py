@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,25 @@ def test_long_texts_are_encoded_beside_the_event_loop_and_alike(tiny_folder: Pat
     apart = asyncio.run(tokenizer.encode_apart(text, add_special_tokens=False))
     assert apart == tokenizer.encode(text, add_special_tokens=False)
     assert tokenizer.tokenizer.decode(apart) == text
+
+
+def test_the_event_loop_goes_on_while_a_long_text_is_encoded(tiny_folder: Path) -> None:
+    tokenizer = TextTokenizer.load(tiny_folder)
+
+    async def longest_stop() -> tuple[float, float]:
+        started = last = time.monotonic()
+        longest = 0.0
+        encoding = asyncio.create_task(
+            tokenizer.encode_apart("the river " * 15_000, add_special_tokens=False)
+        )
+        while not encoding.done():
+            await asyncio.sleep(0)
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        return longest, last - started
+
+    longest_s, whole_s = asyncio.run(longest_stop())
+    assert longest_s < whole_s / 2
 
 
 def test_a_broken_tokenizer_file_is_named(tmp_path: Path) -> None:

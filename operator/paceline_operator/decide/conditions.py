@@ -1,0 +1,367 @@
+"""The conditions, each from one value that also gives its event and its line in the log.
+
+A verdict is made from facts alone; nothing here looks at objects of the API.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from paceline_crds.status import ConditionStatus, ConditionType
+from paceline_operator.decide.actions import Event
+from paceline_operator.decide.failures import Failure
+from paceline_operator.decide.rollout import Stage
+from paceline_operator.decide.settings_push import Agreement
+from paceline_operator.resources import objects
+
+TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
+C = ConditionType
+
+
+class Reason(StrEnum):
+    """Constants of conditions; further ones are those of Stage, Agreement and FailureReason."""
+
+    ALL_PODS_READY = "AllPodsReady"
+    PODS_NOT_READY = "PodsNotReady"
+    SCALED_TO_ZERO = "ScaledToZero"
+    WRONG_MODEL = "WrongModel"
+    SERVING = "Serving"
+    NO_POD_READY = "NoPodReady"
+    PAUSED = "Paused"
+    WAITING_FOR_OLD_CHILDREN = "WaitingForOldChildren"
+    PROGRESS_DEADLINE = "ProgressDeadlineExceeded"
+    TEMPLATE_VERSION_UNKNOWN = "TemplateVersionUnknown"
+    CHILD_CONTENDED = "ChildContended"
+    VALID = "Valid"
+    CACHED = "Cached"
+    FETCHING = "Fetching"
+    NOT_STARTED = "NotStarted"
+    NOT_BUILT = "NotBuilt"
+    NOT_EVALUATED = "NotEvaluated"
+    KIND_MISSING = "KindMissing"
+    NO_TARGET = "NoTarget"
+    TUNING_OFF = "Off"
+    AS_EXPECTED = "AsExpected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One condition. `is_bad` makes its event a warning."""
+
+    type: ConditionType
+    status: ConditionStatus
+    reason: str
+    message: str = ""
+    is_bad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a spec cannot be served as it is."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What conditions are made from.
+
+    Attributes:
+        replicas: wanted.
+        num_pods, num_ready: of the wanted template; ready is what Ready asks for.
+        num_serving: of all templates.
+        num_old: pods of old templates.
+        stage, agreement: of roll-out and settings.
+        failure: the first thing that speaks against the wanted pods.
+        is_overdue: no progress for longer than the deadline.
+        wrong_model: a name that an engine gave instead of the wanted one.
+        model_phase: phase of the start that is furthest, empty if unknown.
+        contended: `Kind/name` of children that somebody else keeps changing.
+        missing_kinds: kinds that spec asks for and this cluster does not know.
+        waiting_for: `Kind/name` of children of another owner.
+        is_adopted: the template is left as it stands.
+    """
+
+    refusal: Refusal | None = None
+    is_paused: bool = False
+    waiting_for: tuple[str, ...] = ()
+    is_adopted: bool = False
+    replicas: int = 0
+    num_pods: int = 0
+    num_ready: int = 0
+    num_serving: int = 0
+    num_old: int = 0
+    stage: Stage = Stage.COMPLETE
+    agreement: Agreement = Agreement.NOBODY
+    has_settings_api: bool = True
+    revision: int = 0
+    failure: Failure | None = None
+    is_overdue: bool = False
+    wrong_model: str = ""
+    model_name: str = ""
+    model_phase: str = ""
+    has_targets: bool = False
+    is_tuning_off: bool = False
+    contended: tuple[str, ...] = ()
+    missing_kinds: tuple[str, ...] = ()
+
+
+def verdicts(facts: Facts) -> tuple[Verdict, ...]:
+    """Every condition; the two of kstatus only while true."""
+    made = [
+        _ready(facts),
+        _available(facts),
+        _progressing(facts),
+        _config_valid(facts),
+        _model_cached(facts),
+        Verdict(
+            type=C.METRICS_AVAILABLE,
+            status=UNKNOWN,
+            reason=Reason.NOT_EVALUATED,
+            message="this release reads no metrics from Prometheus yet",
+        ),
+        _slo_met(facts),
+        _tuning(facts),
+        _degraded(facts),
+    ]
+    return (*made, *_kstatus(made, facts))
+
+
+def as_status(
+    made: Iterable[Verdict], before: Iterable[Mapping[str, Any]], generation: int, now: float
+) -> list[dict[str, Any]]:
+    """As `status.conditions` has them; the time is that of the last change of the status."""
+    old = {item.get("type"): item for item in before}
+    return [
+        {
+            "type": verdict.type.value,
+            "status": verdict.status.value,
+            "reason": str(verdict.reason),
+            "message": verdict.message,
+            "lastTransitionTime": _since(old.get(verdict.type.value), verdict, now),
+            "observedGeneration": generation,
+        }
+        for verdict in made
+    ]
+
+
+def events(made: Iterable[Verdict], before: Iterable[Mapping[str, Any]]) -> tuple[Event, ...]:
+    """Events for transitions: a condition whose status or reason has changed, each reason once."""
+    old = {item.get("type"): (item.get("status"), item.get("reason")) for item in before}
+    told: dict[str, Event] = {}
+    for verdict in made:
+        was = old.get(verdict.type.value)
+        if verdict.type not in _TOLD or was == (verdict.status.value, str(verdict.reason)):
+            continue
+        if was is None and not _is_news(verdict):
+            continue
+        if was is not None and {str(was[1]), str(verdict.reason)} <= _ON_THE_WAY:
+            continue
+        event = Event(
+            type="Warning" if verdict.is_bad else "Normal",
+            reason=str(verdict.reason),
+            message=verdict.message,
+        )
+        told.setdefault(event.reason, event)
+    return tuple(told.values())
+
+
+_ON_THE_WAY = frozenset({Stage.ROLLING_OUT, Stage.WAITING_FOR_IDLE, Stage.DRAINING})
+"""Stages that alternate for each pod; one event for the roll-out is enough."""
+_TOLD = frozenset({C.READY, C.PROGRESSING, C.CONFIG_VALID, C.DEGRADED})
+
+
+def _is_news(verdict: Verdict) -> bool:
+    """Whether the first visit has to tell it: not what is so before anything happened."""
+    return verdict.is_bad or verdict.type is C.PROGRESSING
+
+
+def _since(old: Mapping[str, Any] | None, verdict: Verdict, now: float) -> str:
+    if old is not None and old.get("status") == verdict.status.value:
+        kept = objects.text(old, "lastTransitionTime")
+        if kept:
+            return kept
+    return objects.timestamp(now)
+
+
+def _ready(facts: Facts) -> Verdict:
+    def verdict(
+        status: ConditionStatus, reason: str, message: str, *, is_bad: bool = False
+    ) -> Verdict:
+        return Verdict(type=C.READY, status=status, reason=reason, message=message, is_bad=is_bad)
+
+    if facts.refusal:
+        return verdict(FALSE, facts.refusal.reason, facts.refusal.message, is_bad=True)
+    if facts.waiting_for:
+        return verdict(FALSE, Reason.WAITING_FOR_OLD_CHILDREN, _waiting(facts))
+    if facts.replicas == 0:
+        if facts.num_pods or facts.num_old:
+            return verdict(FALSE, Stage.SCALING_DOWN, "the last pods are ending")
+        return verdict(TRUE, Reason.SCALED_TO_ZERO, "no pod is wanted")
+    if facts.num_ready < facts.replicas:
+        count = f"{facts.num_ready} of {facts.replicas} pods of the wanted template are ready"
+        if facts.failure:
+            message = f"{count}: {facts.failure.message}"
+            return verdict(FALSE, facts.failure.reason, message, is_bad=True)
+        if facts.wrong_model:
+            return verdict(
+                FALSE,
+                Reason.WRONG_MODEL,
+                f"an engine serves {facts.wrong_model!r}, {facts.model_name!r} was expected",
+                is_bad=True,
+            )
+        if facts.agreement is Agreement.UNREACHABLE:
+            return verdict(
+                UNKNOWN,
+                Agreement.UNREACHABLE,
+                "pods are ready for the cluster, but their admin port does not answer; check the "
+                "NetworkPolicy, or the port-forward of an operator outside of the cluster",
+                is_bad=True,
+            )
+        return verdict(FALSE, Reason.PODS_NOT_READY, count)
+    if facts.has_settings_api and facts.agreement is not Agreement.AGREED:
+        message = f"revision {facts.revision} of the settings is not in force on every pod"
+        is_bad = facts.agreement is Agreement.OVERDUE
+        return verdict(FALSE, facts.agreement, message, is_bad=is_bad)
+    return verdict(TRUE, Reason.ALL_PODS_READY, f"{facts.num_ready} pods serve {facts.model_name}")
+
+
+def _available(facts: Facts) -> Verdict:
+    if facts.num_serving:
+        return Verdict(
+            type=C.AVAILABLE,
+            status=TRUE,
+            reason=Reason.SERVING,
+            message=f"{facts.num_serving} pods can serve",
+        )
+    reason = Reason.NO_POD_READY if facts.replicas or facts.refusal else Reason.SCALED_TO_ZERO
+    return Verdict(type=C.AVAILABLE, status=FALSE, reason=reason, message="no pod can serve")
+
+
+def _progressing(facts: Facts) -> Verdict:
+    def verdict(
+        status: ConditionStatus, reason: str, message: str, *, is_bad: bool = False
+    ) -> Verdict:
+        return Verdict(
+            type=C.PROGRESSING, status=status, reason=reason, message=message, is_bad=is_bad
+        )
+
+    if facts.is_paused:
+        return verdict(UNKNOWN, Reason.PAUSED, "spec.paused is true: nothing but status is written")
+    if facts.refusal:
+        return verdict(FALSE, facts.refusal.reason, facts.refusal.message, is_bad=True)
+    if facts.waiting_for:
+        return verdict(TRUE, Reason.WAITING_FOR_OLD_CHILDREN, _waiting(facts))
+    if facts.stage is Stage.COMPLETE:
+        return verdict(TRUE, Stage.COMPLETE, "every pod has the wanted template")
+    if facts.failure:
+        status = FALSE if facts.is_overdue else TRUE
+        return verdict(status, facts.failure.reason, facts.failure.message, is_bad=True)
+    count = f"{facts.num_ready} of {facts.replicas} pods of the wanted template are ready"
+    if facts.is_overdue:
+        message = f"{count}, and nothing has moved for longer than rollout.progressDeadline"
+        return verdict(FALSE, Reason.PROGRESS_DEADLINE, message, is_bad=True)
+    old = f"; {facts.num_old} of an old one are left" if facts.num_old else ""
+    return verdict(TRUE, facts.stage, f"{count}{old}")
+
+
+def _config_valid(facts: Facts) -> Verdict:
+    if facts.refusal:
+        return Verdict(
+            type=C.CONFIG_VALID,
+            status=FALSE,
+            reason=facts.refusal.reason,
+            message=facts.refusal.message,
+            is_bad=True,
+        )
+    return Verdict(
+        type=C.CONFIG_VALID, status=TRUE, reason=Reason.VALID, message="spec can be served"
+    )
+
+
+_FETCHED = frozenset({"Loading", "Measuring", "Planning", "Ready"})
+
+
+def _model_cached(facts: Facts) -> Verdict:
+    def verdict(status: ConditionStatus, reason: str, message: str) -> Verdict:
+        return Verdict(type=C.MODEL_CACHED, status=status, reason=reason, message=message)
+
+    if facts.failure and facts.failure.reason in {"DownloadFailed", "AuthFailed"}:
+        return verdict(FALSE, facts.failure.reason, facts.failure.message)
+    if facts.model_phase in _FETCHED:
+        return verdict(TRUE, Reason.CACHED, "the model's files are there")
+    if facts.model_phase == "Fetching":
+        return verdict(FALSE, Reason.FETCHING, "the model's files are on their way")
+    return verdict(UNKNOWN, Reason.NOT_STARTED, "no pod has come so far")
+
+
+def _slo_met(facts: Facts) -> Verdict:
+    if not facts.has_targets:
+        reason, message = Reason.NO_TARGET, "spec.slo gives no target"
+    else:
+        reason, message = Reason.NOT_EVALUATED, "this release does not evaluate targets yet"
+    return Verdict(type=C.SLO_MET, status=UNKNOWN, reason=reason, message=message)
+
+
+def _tuning(facts: Facts) -> Verdict:
+    if facts.is_tuning_off:
+        reason, message = Reason.TUNING_OFF, "spec.tuning.mode is Off"
+    else:
+        reason, message = Reason.NOT_BUILT, "this release has no tuner yet; settings are as in spec"
+    return Verdict(type=C.TUNING_ACTIVE, status=FALSE, reason=reason, message=message)
+
+
+def _degraded(facts: Facts) -> Verdict:
+    def bad(reason: str, message: str) -> Verdict:
+        return Verdict(type=C.DEGRADED, status=TRUE, reason=reason, message=message, is_bad=True)
+
+    if facts.failure:
+        return bad(facts.failure.reason, facts.failure.message)
+    if facts.contended:
+        return bad(
+            Reason.CHILD_CONTENDED,
+            f"somebody else keeps changing {', '.join(facts.contended)}, which this operator "
+            "writes; it is left alone until that ends",
+        )
+    if facts.missing_kinds:
+        return bad(
+            Reason.KIND_MISSING,
+            f"spec asks for {', '.join(facts.missing_kinds)}, which this cluster does not know; "
+            "install its CustomResourceDefinition or take it out of spec",
+        )
+    if facts.is_adopted:
+        return bad(
+            Reason.TEMPLATE_VERSION_UNKNOWN,
+            "the pods were made by another version of the operator, which this one cannot render; "
+            "replicas and settings are managed, the template is left alone",
+        )
+    return Verdict(
+        type=C.DEGRADED, status=FALSE, reason=Reason.AS_EXPECTED, message="nothing is wrong"
+    )
+
+
+def _kstatus(made: list[Verdict], facts: Facts) -> list[Verdict]:
+    by_type = {verdict.type: verdict for verdict in made}
+    progressing, ready = by_type[C.PROGRESSING], by_type[C.READY]
+    if progressing.status is FALSE:
+        return [_copy(progressing, C.STALLED)]
+    if facts.is_paused:
+        return []
+    if progressing.reason != Stage.COMPLETE:
+        return [_copy(progressing, C.RECONCILING)]
+    if ready.status is not TRUE:
+        return [_copy(ready, C.RECONCILING)]
+    return []
+
+
+def _copy(verdict: Verdict, kind: ConditionType) -> Verdict:
+    return Verdict(type=kind, status=TRUE, reason=verdict.reason, message=verdict.message)
+
+
+def _waiting(facts: Facts) -> str:
+    return (
+        "children of a deleted LLMDeployment of this name, or of another install, have to go "
+        f"first: {', '.join(facts.waiting_for[:5])}"
+    )

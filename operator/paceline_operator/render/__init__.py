@@ -1,0 +1,1 @@
+"""What the operator writes: manifests of children, each a pure function of its arguments."""

@@ -1,0 +1,122 @@
+"""Each condition is one value: status, constant, sentence, event."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paceline_crds.status import ConditionStatus, ConditionType
+from paceline_operator.decide import conditions
+from paceline_operator.decide.conditions import Facts, Refusal, Verdict
+from paceline_operator.decide.failures import Failure, FailureReason
+from paceline_operator.decide.rollout import Stage
+from paceline_operator.decide.settings_push import Agreement
+
+GOOD = Facts(
+    replicas=2,
+    num_pods=2,
+    num_ready=2,
+    num_serving=2,
+    agreement=Agreement.AGREED,
+    model_name="demo",
+    model_phase="Ready",
+)
+BROKEN = Failure(reason=FailureReason.OUT_OF_MEMORY, message="9 GB wanted")
+STUCK = Failure(reason=FailureReason.INSUFFICIENT_GPU, message="no device")
+
+
+def told(**facts: Any) -> dict[str, Verdict]:
+    return {item.type.value: item for item in conditions.verdicts(replace(GOOD, **facts))}
+
+
+def short(verdict: Verdict) -> tuple[str, str]:
+    return verdict.status.value, str(verdict.reason)
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "expected"),
+    [
+        ({}, "Ready", ("True", "AllPodsReady")),
+        ({}, "Progressing", ("True", "Complete")),
+        ({}, "ConfigValid", ("True", "Valid")),
+        ({}, "ModelCached", ("True", "Cached")),
+        ({}, "MetricsAvailable", ("Unknown", "NotEvaluated")),
+        ({}, "SLOMet", ("Unknown", "NoTarget")),
+        ({"has_targets": True}, "SLOMet", ("Unknown", "NotEvaluated")),
+        ({}, "TuningActive", ("False", "NotBuilt")),
+        ({"is_tuning_off": True}, "TuningActive", ("False", "Off")),
+        ({}, "Degraded", ("False", "AsExpected")),
+        ({"num_ready": 1}, "Ready", ("False", "PodsNotReady")),
+        ({"num_ready": 1, "failure": BROKEN}, "Ready", ("False", "OutOfMemory")),
+        ({"num_ready": 1, "failure": BROKEN}, "Degraded", ("True", "OutOfMemory")),
+        ({"num_serving": 0}, "Available", ("False", "NoPodReady")),
+        ({"model_phase": "Fetching"}, "ModelCached", ("False", "Fetching")),
+        ({"model_phase": ""}, "ModelCached", ("Unknown", "NotStarted")),
+        ({"agreement": Agreement.PENDING}, "Ready", ("False", "SettingsPending")),
+        ({"agreement": Agreement.OVERDUE}, "Ready", ("False", "SettingsNotAgreed")),
+        ({"has_settings_api": False}, "Ready", ("True", "AllPodsReady")),
+    ],
+)
+def test_facts_give_a_condition(
+    facts: dict[str, Any], kind: str, expected: tuple[str, str]
+) -> None:
+    assert short(told(**facts)[kind]) == expected
+
+
+def test_a_pod_without_a_device_is_progress_until_the_deadline() -> None:
+    waiting = {"stage": Stage.STARTING, "num_ready": 1, "failure": STUCK}
+    assert short(told(**waiting)["Progressing"]) == ("True", "InsufficientGPU")
+    late = told(**waiting, is_overdue=True)
+    assert short(late["Progressing"]) == ("False", "InsufficientGPU")
+    assert short(late["Stalled"]) == ("True", "InsufficientGPU")
+    assert "Reconciling" not in late
+
+
+def test_a_refused_spec_is_stalled_and_says_why() -> None:
+    made = told(refusal=Refusal(reason="NotSupported", message="no tensor parallelism"))
+    for kind in ("Ready", "ConfigValid", "Progressing"):
+        assert short(made[kind]) == ("False", "NotSupported")
+        assert made[kind].message == "no tensor parallelism"
+    assert short(made["Stalled"]) == ("True", "NotSupported")
+
+
+def test_a_time_of_transition_changes_with_the_status_alone() -> None:
+    first = conditions.as_status([told()["Ready"]], [], 1, 100.0)
+    again = conditions.as_status([told()["Ready"]], first, 2, 200.0)
+    assert again[0]["lastTransitionTime"] == first[0]["lastTransitionTime"]
+    assert again[0]["observedGeneration"] == 2
+    lost = conditions.as_status([told(num_ready=1)["Ready"]], again, 2, 300.0)
+    assert lost[0]["lastTransitionTime"] > first[0]["lastTransitionTime"]
+
+
+def test_events_are_for_transitions_and_each_reason_once() -> None:
+    before = conditions.as_status(conditions.verdicts(GOOD), [], 1, 100.0)
+    assert conditions.events(conditions.verdicts(GOOD), before) == ()
+    broken = conditions.verdicts(replace(GOOD, num_ready=1, failure=BROKEN))
+    (event,) = conditions.events(broken, before)
+    assert (event.type, event.reason) == ("Warning", "OutOfMemory")
+
+
+def test_stages_that_alternate_for_each_pod_make_one_event() -> None:
+    rolling = replace(GOOD, stage=Stage.ROLLING_OUT, num_old=1)
+    before = conditions.as_status(conditions.verdicts(rolling), [], 1, 100.0)
+    draining = conditions.verdicts(replace(rolling, stage=Stage.DRAINING))
+    assert conditions.events(draining, before) == ()
+
+
+def test_every_reason_is_a_constant_that_the_schema_allows() -> None:
+    allowed = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+    for family in (conditions.Reason, FailureReason, Stage, Agreement):
+        assert all(allowed.fullmatch(reason.value) for reason in family)
+
+
+def test_the_two_of_kstatus_are_never_true_together() -> None:
+    for facts in (GOOD, replace(GOOD, num_ready=0, stage=Stage.STARTING)):
+        for is_overdue in (False, True):
+            kinds = {
+                item.type
+                for item in conditions.verdicts(replace(facts, is_overdue=is_overdue))
+                if item.status is ConditionStatus.TRUE
+            }
+            assert not {ConditionType.STALLED, ConditionType.RECONCILING} <= kinds

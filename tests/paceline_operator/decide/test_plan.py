@@ -1,0 +1,286 @@
+"""What a whole plan does: order of writes, whose objects are touched, odd input."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline_operator.decide import plan as planning
+from paceline_operator.decide.actions import Apply, Delete, Event, WriteStatus
+from paceline_operator.decide.observed import Config, Inputs, Observed, WriteFailure
+from paceline_operator.testing.world import START, World
+
+
+def spec_of(**fields: Any) -> dict[str, Any]:
+    return {"model": {"uri": "demo"}, "drain": {"preStopSeconds": 0}, **fields}
+
+
+def settled(**fields: Any) -> World:
+    world = World(spec_of(**fields), load_s=1.0)
+    world.settle()
+    return world
+
+
+def test_status_is_written_before_anything_else() -> None:
+    world = World(spec_of())
+    assert isinstance(world.plan().actions[0], WriteStatus)
+
+
+def test_the_first_visit_gives_every_condition() -> None:
+    world = World(spec_of())
+    world.reconcile()
+    kinds = [item["type"] for item in world.status["conditions"]]
+    assert kinds == [
+        "Ready",
+        "Available",
+        "Progressing",
+        "ConfigValid",
+        "ModelCached",
+        "MetricsAvailable",
+        "SLOMet",
+        "TuningActive",
+        "Degraded",
+        "Reconciling",
+    ]
+    assert all(item["observedGeneration"] == 1 for item in world.status["conditions"])
+
+
+def test_pods_start_only_when_their_config_map_is_there() -> None:
+    world = World(spec_of())
+    world.reconcile()
+    (deployment,) = world.store.of_kind("Deployment")
+    assert deployment["spec"]["replicas"] == 0
+    assert world.store.of_kind("ConfigMap") == []
+    world.reconcile()
+    assert len(world.store.of_kind("ConfigMap")) == 1
+    assert world.store.of_kind("Deployment")[0]["spec"]["replicas"] == 1
+
+
+def test_kstatus_conditions_are_there_only_while_true() -> None:
+    world = settled()
+    assert world.condition("Ready") == ("True", "AllPodsReady")
+    assert world.condition("Reconciling") == ("", "")
+    assert world.condition("Stalled") == ("", "")
+
+
+def test_an_existing_child_is_applied_with_the_version_it_was_planned_from() -> None:
+    world = settled()
+    world.edit(spec_of(service={"port": 9000}))
+    (apply,) = [
+        action
+        for action in world.plan().actions
+        if isinstance(action, Apply) and action.manifest["kind"] == "Service"
+    ]
+    live = world.store.objects["Service", "demo"]["metadata"]
+    assert (apply.uid, apply.resource_version) == (live["uid"], live["resourceVersion"])
+
+
+def test_a_paused_leader_changes_nothing() -> None:
+    world = settled(replicas=2)
+    world.edit(spec_of(replicas=1))
+    stale = world.plan()
+    world.edit(spec_of(replicas=2, service={"port": 9000}))
+    world.settle()
+    before = world.shape()
+    world.carry_out(stale)
+    assert world.shape() == before
+
+
+def test_an_object_of_another_install_is_left_alone() -> None:
+    world = World(spec_of())
+    world.document["metadata"]["labels"] = {"paceline.dev/operator": "blue"}
+    assert world.plan() == planning.NOTHING
+    world.config = Config(instance="blue")
+    assert world.plan().actions
+
+
+def test_an_object_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:
+    world = World(spec_of())
+    world.document["metadata"]["deletionTimestamp"] = "2027-01-01T00:00:00Z"
+    assert world.plan() == planning.NOTHING
+
+
+def test_children_of_a_deleted_namesake_are_waited_for_and_never_written() -> None:
+    world = settled()
+    world.delete()
+    world.create(spec_of())
+    for _ in range(3):
+        plan = world.reconcile()
+        assert not [a for a in plan.actions if isinstance(a, Apply | Delete)]
+    assert world.condition("Progressing") == ("True", "WaitingForOldChildren")
+    assert plan.requeue_after_s is not None
+    world.store.collect_garbage()
+    world.settle()
+    assert world.condition("Ready") == ("True", "AllPodsReady")
+
+
+def test_children_of_another_install_are_left_alone() -> None:
+    world = settled()
+    world.document["metadata"]["labels"] = {"paceline.dev/operator": "blue"}
+    world.config = Config(instance="blue")
+    world.reconcile()
+    assert world.condition("Progressing") == ("True", "WaitingForOldChildren")
+    assert not [a for a in world.plan().actions if isinstance(a, Apply | Delete)]
+
+
+def test_paused_writes_nothing_but_status() -> None:
+    world = settled(replicas=2)
+    world.edit(spec_of(replicas=1, maxModelLen=99, paused=True))
+    plan = world.reconcile()
+    assert all(isinstance(action, WriteStatus | Event) for action in plan.actions)
+    assert world.condition("Progressing") == ("Unknown", "Paused")
+    world.settle()
+    assert len(world.pods()) == 2
+
+
+def test_a_wrong_spec_leaves_the_last_good_template_and_still_scales() -> None:
+    world = settled(replicas=1)
+    (before,) = [item["metadata"]["name"] for item in world.store.of_kind("Deployment")]
+    world.edit(spec_of(replicas=2, maxModelLen=256, tensorParallelSize=2))
+    world.settle()
+    assert world.condition("ConfigValid") == ("False", "NotSupported")
+    assert world.condition("Stalled") == ("True", "NotSupported")
+    assert world.condition("Available") == ("True", "Serving")
+    assert [item["metadata"]["name"] for item in world.store.of_kind("Deployment")] == [before]
+    assert len(world.pods()) == 2
+    assert world.plan().actions == ()
+
+
+def test_a_wrong_spec_at_first_makes_nothing_and_says_why() -> None:
+    world = World(spec_of(tensorParallelSize=2))
+    world.settle()
+    assert world.store.of_kind("Deployment") == []
+    assert world.condition("Ready") == ("False", "NotSupported")
+    assert [event.reason for event in world.events] == ["NotSupported"]
+    assert world.events[0].type == "Warning"
+
+
+def test_a_hand_made_change_of_a_child_is_put_right_once() -> None:
+    world = settled()
+    service = world.store.objects["Service", "demo"]
+    service["spec"]["ports"][0]["port"] = 1234
+    world.store.touch(service)
+    world.settle()
+    assert {port["port"] for port in service["spec"]["ports"]} >= {8000}
+    assert world.plan().actions == ()
+
+
+def test_a_fight_over_a_child_becomes_a_condition() -> None:
+    world = settled()
+    world.store.objects["Service", "demo"]["spec"]["type"] = "NodePort"
+    world.rewrites = {"Service/demo": 5}
+    plan = world.reconcile()
+    assert not [action for action in plan.actions if isinstance(action, Apply)]
+    assert world.condition("Degraded") == ("True", "ChildContended")
+
+
+def test_a_write_that_keeps_being_refused_becomes_a_condition() -> None:
+    world = World(spec_of())
+    observed = world.observe()
+    failure = WriteFailure(
+        action="Apply",
+        target="Service/demo",
+        code=409,
+        reason="Conflict",
+        message="conflict with kubectl: .spec.selector",
+        times=3,
+    )
+    with_failure = Observed(
+        deployment=observed.deployment, inputs=observed.inputs, failures=(failure,)
+    )
+    status = planning.plan(with_failure, world.now).actions[0]
+    assert isinstance(status, WriteStatus)
+    degraded = [c for c in status.status["conditions"] if c["type"] == "Degraded"]
+    assert degraded[0]["reason"] == "ChildConflict"
+
+
+def test_a_kind_that_the_cluster_does_not_know_is_not_written_but_told() -> None:
+    pool = {"inferencePool": {"endpointPicker": {"name": "epp", "port": 9002}}}
+    world = World(spec_of(gateway=pool))
+    world.settle()
+    assert world.store.of_kind("InferencePool") == []
+    assert world.condition("Degraded") == ("True", "KindMissing")
+    world.config = Config(known_kinds=frozenset({"InferencePool"}))
+    world.settle()
+    assert len(world.store.of_kind("InferencePool")) == 1
+    world.edit(spec_of())
+    world.settle()
+    assert world.store.of_kind("InferencePool") == []
+
+
+def test_a_budget_is_lowered_before_a_scale_down_and_raised_once_pods_serve() -> None:
+    world = settled(replicas=3)
+    world.edit(spec_of(replicas=2))
+    targets = [action.target for action in world.plan().actions]
+    assert targets.index("PodDisruptionBudget/demo") < min(
+        targets.index(target) for target in targets if target.startswith("Pod/")
+    )
+    world.settle()
+    world.edit(spec_of(replicas=4))
+    world.reconcile()
+    budget = world.store.objects["PodDisruptionBudget", "demo"]
+    assert budget["spec"]["minAvailable"] == 1
+    world.settle()
+    assert budget["spec"]["minAvailable"] == 3
+    world.edit(spec_of(replicas=1))
+    world.settle()
+    assert world.store.of_kind("PodDisruptionBudget") == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def damaged(value: Any, draw: Any, depth: int = 0) -> Any:
+    """A copy with one place replaced by any JSON value, or taken away."""
+    if not isinstance(value, dict | list) or not value or (depth > 1 and draw(st.booleans())):
+        return draw(JSON)
+    keys = sorted(value) if isinstance(value, dict) else list(range(len(value)))
+    key = draw(st.sampled_from(keys))
+    copied = dict(value) if isinstance(value, dict) else list(value)
+    if draw(st.integers(0, 9)) == 0:
+        del copied[key]
+    else:
+        copied[key] = damaged(value[key], draw, depth + 1)
+    return copied
+
+
+@cache
+def observed_in_the_middle_of_a_rollout() -> Observed:
+    world = settled(replicas=2)
+    world.edit(spec_of(replicas=2, maxModelLen=256))
+    for _ in range(5):
+        world.reconcile()
+        world.tick()
+    return world.observe()
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_damage_to_what_is_observed_makes_it_raise(data: st.DataObject) -> None:
+    observed = observed_in_the_middle_of_a_rollout()
+    what = data.draw(st.sampled_from(["deployment", "pods", *observed.children]))
+    if what == "deployment":
+        odd = replace(observed, deployment=damaged(observed.deployment, data.draw))
+    elif what == "pods":
+        odd = replace(observed, pods=tuple(damaged(list(observed.pods), data.draw, 1)))
+    else:
+        listed = list(observed.children[what])
+        items = damaged(listed, data.draw, 1) if listed else []
+        odd = replace(observed, children={**observed.children, what: tuple(items)})
+    planning.plan(odd, START + 100)
+
+
+def test_nothing_at_all_is_no_work() -> None:
+    assert (
+        planning.plan(Observed(deployment={}, inputs=Inputs(engine_image="a")), 0.0).actions == ()
+    )
