@@ -5,13 +5,13 @@ class ClusterError(Exception):
     """Root of all errors here; the command prints the message and exits 1."""
 
 
-class MissingTool(ClusterError):  # noqa: N818 - names say what happened, as elsewhere here
+class MissingTool(ClusterError):
     """Something must be installed first."""
 
 
-class CommandFailed(ClusterError):  # noqa: N818
+class CommandFailed(ClusterError):
     """A program exited with an error; the message carries its output."""
 
 
-class NotReady(ClusterError):  # noqa: N818
+class NotReady(ClusterError):
     """A condition did not come true in time."""
