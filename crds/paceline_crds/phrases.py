@@ -38,8 +38,9 @@ def expected(fragment: Mapping[str, Any]) -> str:
 
 
 def got(value: Any) -> str:
-    """A value as it was written, shortened."""
+    """A value as it was written, shortened; half characters, which nothing can carry, escaped."""
     text = json.dumps(value, ensure_ascii=False, default=str)
+    text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -95,7 +95,9 @@ def _cut(
             norm[unsure] = sampling.exact_norm(scores, rows.some(unsure))
         mass = np.where(is_whole, mass, _mass(norm, kept))
     limit = np.where(p < 1.0, p, np.inf) * mass
-    kept[total - weights >= limit[:, None]] = -np.inf
+    is_cut = total - weights >= limit[:, None]
+    is_cut[:, 0] = False  # the best token stays, however small p is
+    kept[is_cut] = -np.inf
     is_done: Bool = is_whole | ((k >= scores.shape[1]) & (total[:, -1] >= p * mass))
     return kept, is_done
 

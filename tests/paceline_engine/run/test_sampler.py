@@ -127,6 +127,13 @@ def test_top_p_keeps_the_smallest_set_that_holds_it() -> None:
     expect_distribution(drawn.tokens, kept_softmax(LOGITS, top_p_kept(LOGITS, 0.7)))
 
 
+@pytest.mark.parametrize("impl", ["cpu", "torch"])
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_the_best_token_is_kept_however_small_top_p_is(impl: str, top_k: int) -> None:
+    drawn = draw([SamplingParams(top_p=1e-300, top_k=top_k)] * 3, LOGITS, impl=impl)
+    assert drawn.tokens.tolist() == [int(LOGITS.argmax())] * 3
+
+
 def test_top_p_is_taken_of_what_top_k_left() -> None:
     drawn = draw([SamplingParams(top_k=6, top_p=0.6, temperature=1.3)] * DRAWS, LOGITS)
     scaled = LOGITS / 1.3
