@@ -67,7 +67,7 @@ def release(namespace: Namespace, image: Image, tmp_path: Path) -> Iterator[Rele
     """No release yet; what tests install is taken away, the definition stays for other tests."""
     policies = namespace.cluster.kubectl("get", "validatingadmissionpolicies", "-o=name")
     if "paceline" in policies:
-        pytest.skip("needs a cluster without an install of the chart: these take over its definition")
+        pytest.skip("needs a cluster without an install of the chart: they take its definition")
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(values_of(image, namespace.name)), encoding="utf-8")
     made = Release(namespace, values)
