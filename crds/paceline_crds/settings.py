@@ -148,7 +148,7 @@ class EngineSettings(BaseModel):
         ge=1,
         le=600_000,
         description="Target for the gap between two tokens of a stream; prefill is kept to what "
-        "fits. Default: off, whatever spec.slo.itl says.",
+        "fits. Default: the target of slo.itl, else off.",
     )
     long_prefill_tokens: Annotated[
         int | None,

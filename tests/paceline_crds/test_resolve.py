@@ -43,11 +43,15 @@ def test_what_spec_says_arrives_in_the_settings_own_units() -> None:
     assert not settings.prefix_caching
 
 
-def test_a_target_of_the_gap_sets_no_budget_in_milliseconds() -> None:
+def test_a_target_of_the_gap_is_the_budget_in_milliseconds_unless_that_is_written() -> None:
     whole = resolved(slo={"itl": {"target": "50ms"}})
     assert whole.settings.slo_itl_ms == 50
-    assert whole.settings.inter_token_target_ms is None
-    assert whole.sources["inter_token_target_ms"] is Source.DEFAULT
+    assert whole.settings.inter_token_target_ms == 50
+    assert whole.sources["inter_token_target_ms"] is Source.OBJECTIVE
+    own = resolved(slo={"itl": {"target": "50ms"}}, scheduling={"interTokenTargetMs": 40})
+    assert own.settings.inter_token_target_ms == 40
+    assert own.sources["inter_token_target_ms"] is Source.SPEC
+    assert resolved().settings.inter_token_target_ms is None
 
 
 def test_sources_tell_spec_objective_and_default_apart() -> None:

@@ -18,6 +18,7 @@ from paceline_engine.core.plan import StepOutputs, StepPlan, StepResult
 from paceline_engine.core.request import Finished, FinishReason, Refusal, Request
 from paceline_engine.core.state import SchedulerState
 from paceline_engine.core.stats import Recorder
+from paceline_engine.core.step_features import StepFeatures
 from paceline_engine.core.tracked import RequestState, TrackedRequest
 
 
@@ -165,6 +166,14 @@ class Scheduler:
         if steady is not None and steady is state.steady and steady.can_apply(state, result):
             return results.apply_steady(state, steady, record, result, now)
         return results.apply(self._state, record, result, now)
+
+    def predict_ms(self, features: StepFeatures) -> float:
+        """How long a step of these sizes will take."""
+        return self._state.governor.model.predict_ms(features)
+
+    def learn(self, features: StepFeatures, spent_ms: float) -> None:
+        """A step took so long, counted from the end of the one before if that led to it."""
+        self._state.governor.observe(features, spent_ms)
 
     def fail_step(self, step_id: int) -> None:
         """The oldest outstanding step failed: what it had advanced is taken back."""

@@ -10,6 +10,7 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core.admission import Brake, DrainRate, ExpectedOutput
 from paceline_engine.core.block_pool import BlockPool
 from paceline_engine.core.draft_plan import DraftPlan, RowTemplate
+from paceline_engine.core.governor import Governor
 from paceline_engine.core.lanes import prefill_cap
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import AddedRequest, StepPlan
@@ -81,6 +82,7 @@ class SchedulerState:
         self.expected = ExpectedOutput()
         self.brake = Brake()
         self.drain = DrainRate()
+        self.governor = Governor()
         self.requests: dict[int, TrackedRequest] = {}
         self.prefilling: dict[int, TrackedRequest] = {}
         self.in_flight: deque[InFlight] = deque()
