@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from paceline_engine.core import step_features
 from paceline_engine.core.errors import EngineError, SettingRefused
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.live_settings import SettingsBook
@@ -155,9 +156,9 @@ class StepLoop:
         return None
 
     def _step(self, plan: StepPlan, started: float) -> None:
-        prefill_tokens, decode_tokens = _tokens_by_kind(plan)
+        sizes = step_features.of(plan)
         planned = self._clock()
-        predicted_ms = self._times.predict_ms(prefill_tokens, decode_tokens)
+        predicted_ms = self._times.predict_ms(sizes.num_prefill_tokens, sizes.num_decode_tokens)
         self._beat_work(planned, predicted_ms)
         try:
             self._runner.forward(plan)
@@ -170,7 +171,9 @@ class StepLoop:
         outputs = self._scheduler.apply(result, sampled)
         applied = self._clock()
         self._num_failures = 0
-        self._times.observe(prefill_tokens, decode_tokens, (sampled - planned) * 1e3)
+        self._times.observe(
+            sizes.num_prefill_tokens, sizes.num_decode_tokens, (sampled - planned) * 1e3
+        )
         self._recorder.loop_time("schedule", planned - started)
         self._recorder.loop_time("apply", applied - sampled)
         record = self._recorder.last_step
@@ -191,7 +194,7 @@ class StepLoop:
         """Take a failed step back; end its requests when trying again did not help."""
         now = self._clock()
         why = f"{type(error).__name__}: {error}"
-        prefill_tokens, decode_tokens = _tokens_by_kind(plan)
+        sizes = step_features.of(plan)
         self._recorder.step_failed(
             StepRecord(
                 step_id=plan.step_id,
@@ -199,8 +202,8 @@ class StepLoop:
                 applied_s=now,
                 budget_tokens=0,
                 num_rows=len(plan.slots),
-                num_prefill_tokens=prefill_tokens,
-                num_decode_tokens=decode_tokens,
+                num_prefill_tokens=sizes.num_prefill_tokens,
+                num_decode_tokens=sizes.num_decode_tokens,
                 forward_ms=(now - planned) * 1e3,
                 error=why,
             )
@@ -257,6 +260,8 @@ class StepLoop:
                 return flight_recorder.rows(self._scheduler.describe(now))
             case "steps":
                 return flight_recorder.rows(self._recorder.steps(limit))
+            case "recording":
+                return self._recorder.recording()
             case "reset_prefix_cache":
                 return self._scheduler.reset_prefix_cache()
         raise AssertionError(f"unknown question {what!r}")
@@ -310,11 +315,3 @@ _NO_OUTPUTS = StepOutputs(
     request_ids=np.empty(0, dtype=np.int64),
     tokens=np.empty((0, 1), dtype=np.int32),
 )
-
-
-def _tokens_by_kind(plan: StepPlan) -> tuple[int, int]:
-    """Prompt tokens, and output tokens with their drafts."""
-    num_known = plan.num_tokens - plan.num_drafts
-    num_decodes = int((plan.samples & (num_known == 1)).sum())
-    num_drafts = int(plan.num_drafts.sum())
-    return plan.total_tokens - num_decodes - num_drafts, num_decodes + num_drafts
