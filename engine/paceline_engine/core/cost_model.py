@@ -88,4 +88,5 @@ def _vector(features: StepFeatures) -> Float64:
         features.kv_tokens_read,
         features.attention_pairs,
     )
-    return np.array(sizes) * _SCALES
+    scaled: Float64 = np.array(sizes) * _SCALES
+    return scaled

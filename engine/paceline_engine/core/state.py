@@ -244,7 +244,7 @@ class SchedulerState:
             stop_token_id=stop_token_id,
             message=message,
         )
-        self.recorder.request_finished(finished, now)
+        self.recorder.request_finished(finished, now, tracked.request, tracked.chain.keys)
         return finished
 
     def apply_settings(self, settings: EngineSettings) -> None:

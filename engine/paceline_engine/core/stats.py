@@ -10,8 +10,8 @@ first; `iteration_tokens` sums what steps computed.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import Int32
 from paceline_engine.core.prompt_heads import PromptHeads
 from paceline_engine.core.request import Finished, FinishReason, Request
+from paceline_engine.core.request_log import EndedRequest, RequestLog
 from paceline_engine.core.request_rows import RequestRows
 from paceline_engine.core.slo import SloJudge, SloTargets
 from paceline_engine.core.snapshot import Labels, StatsSnapshot
@@ -34,7 +35,8 @@ from paceline_engine.core.token_ledger import TokenLedger
 
 __all__ = ["Recorder", "StatsSnapshot", "StepRecord"]
 
-_STEPS_KEPT = 1024
+_STEPS_KEPT = 8192
+_STEP_COLUMNS = (*(column.name for column in fields(StepRecord)), "num_tokens")
 
 
 def _no_reasons() -> Mapping[str, int]:
@@ -68,6 +70,7 @@ class Recorder:
         self._slo = SloJudge(SloTargets.of(settings), self._rows.capacity)
         self._heads = PromptHeads()
         self._steps: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
+        self._log = RequestLog()
         self._ledger = TokenLedger(self._rows, self._slo, self._counters, self._histograms)
         self.speculation_goodput = 0.0
         self._slo_revision = 0
@@ -159,8 +162,21 @@ class Recorder:
         """Tokens were computed and given to nobody (behind an end, of a void row)."""
         self._counters[metrics.DISCARDED] += num_tokens
 
-    def request_finished(self, finished: Finished, now: float) -> None:
-        """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded."""
+    def request_finished(
+        self,
+        finished: Finished,
+        now: float,
+        request: Request | None = None,
+        keys: Sequence[bytes] = (),
+    ) -> None:
+        """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded.
+
+        Args:
+            finished: its end.
+            now: when.
+            request: what was asked; None keeps it out of the log of a recording.
+            keys: of its full blocks, prompt and output; not to be changed any more.
+        """
         self._ledger.settle()
         rows = self._rows
         row = rows.row_of(finished.request_id)
@@ -180,6 +196,24 @@ class Recorder:
                 self._histograms[metrics.PREFILL_TIME].observe(now - admitted)
                 self._histograms[metrics.INFERENCE_TIME].observe(now - admitted)
                 self._counters[metrics.PROMPT_TOKENS] += rows.serve_prompts(np.array([row]))
+        if request is not None:
+            self._log.add(
+                EndedRequest(
+                    arrival_s=arrival,
+                    num_prompt_tokens=finished.num_prompt_tokens,
+                    num_output_tokens=finished.num_output_tokens,
+                    max_tokens=request.params.max_tokens,
+                    num_cached_tokens=finished.num_cached_tokens,
+                    num_preemptions=int(rows.preemptions[row]),
+                    first_token_s=first,
+                    end_s=now,
+                    reason=reason,
+                    priority=request.priority,
+                    tenant=request.tenant,
+                    generation=self._generation,
+                    keys=keys,
+                )
+            )
         rows.remove(finished.request_id)
 
     def _observe_finished(self, finished: Finished, row: int, e2e_s: float) -> None:
@@ -207,7 +241,7 @@ class Recorder:
         """A step was applied; the recorder keeps the record."""
         active, cached, free, held = self._pool_usage()
         record.blocks_active, record.blocks_cached = active + held, cached
-        record.blocks_free = free
+        record.blocks_free, record.generation = free, self._generation
         record.num_running, record.num_waiting = self._rows.num_running, self._rows.num_waiting
         self._steps.append(record)
         counters, histograms = self._counters, self._histograms
@@ -242,6 +276,14 @@ class Recorder:
         """The last steps, oldest first, as JSON-ready dicts."""
         kept = list(self._steps)[-limit:] if limit > 0 else []
         return [asdict(record) | {"num_tokens": record.num_tokens} for record in kept]
+
+    def recording(self) -> dict[str, dict[str, list[Any]]]:
+        """All that is kept of requests and steps, as columns: tens of milliseconds."""
+        steps = list(self._steps)
+        return {
+            "requests": self._log.columns(self._limits.block_size),
+            "steps": {name: [getattr(step, name) for step in steps] for name in _STEP_COLUMNS},
+        }
 
     # -- reading -----------------------------------------------------------------------------
 

@@ -144,7 +144,10 @@ SPECS = st.fixed_dictionaries(
 
 
 def without_pins(shape: dict[str, Any]) -> dict[str, Any]:
-    """Boot maxima that spec leaves out are remembered from the last template on purpose."""
+    """Boot maxima that spec leaves out are remembered from the last template on purpose.
+
+    So is what an engine chose by itself, while nobody runs.
+    """
     text = copy.deepcopy(shape)
     digests = {key.rpartition("-")[2] for key in text["children"] if key.startswith("Deployment/")}
     assert len(digests) <= 1, "old Deployments are left"
@@ -162,7 +165,10 @@ def without_pins(shape: dict[str, Any]) -> dict[str, Any]:
     for gone in ("wantedHash", "capacity", "memoryPlan"):
         status.pop(gone, None)
     status["effective"] = [
-        item for item in status["effective"] if not item["name"].startswith("boot")
+        item
+        for item in status["effective"]
+        if not item["name"].startswith("boot")
+        and (status["replicas"] or item["source"] != "Engine")
     ]
     return text
 

@@ -21,6 +21,7 @@ from paceline_engine.serve.error_types import error_type
 from paceline_engine.serve.step.engine_client import EngineClient, EngineGone
 
 MAX_PROPAGATION_S = 3600.0
+_AS_RECORDING = 'attachment; filename="recording.json"'
 
 
 def create_admin_app(
@@ -151,6 +152,14 @@ def create_admin_app(
         """The last steps, oldest first, or a trace of them for chrome://tracing."""
         found = await client.steps(limit)
         return flight_recorder.chrome_trace(found) if format == "chrome" else {"steps": found}
+
+    @app.get(routes.ADMIN_RECORDING)
+    async def recording() -> Response:
+        """A download for `paceline sim --replay`: ended requests and steps, no token of any."""
+        state, info, found = await client.settings(), client.info, await client.recording()
+        assert info is not None, "an engine that answers has told what it is"
+        body = flight_recorder.recording(found, info, state)
+        return JSONResponse(body, headers={"Content-Disposition": _AS_RECORDING})
 
     @app.post(routes.ADMIN_RESET_PREFIX_CACHE)
     async def reset_prefix_cache() -> dict[str, Any]:

@@ -196,6 +196,10 @@ class EngineClient(Protocol):
         """The flight recorder: the last steps, oldest first."""
         ...
 
+    async def recording(self) -> dict[str, dict[str, list[Any]]]:
+        """All that is kept of steps and ended requests, as columns (`Recorder.recording`)."""
+        ...
+
     async def reset_prefix_cache(self) -> int:
         """Forget unreferenced cached blocks; returns how many."""
         ...

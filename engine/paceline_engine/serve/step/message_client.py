@@ -140,6 +140,13 @@ class MessageClient:
         found: list[dict[str, Any]] = await self._call(lambda call_id: Ask(call_id, "steps", limit))
         return found
 
+    async def recording(self) -> dict[str, dict[str, list[Any]]]:
+        """All that is kept of steps and ended requests, as columns."""
+        found: dict[str, dict[str, list[Any]]] = await self._call(
+            lambda call_id: Ask(call_id, "recording")
+        )
+        return found
+
     async def reset_prefix_cache(self) -> int:
         """Forget unreferenced cached blocks; returns how many."""
         return int(await self._call(lambda call_id: Ask(call_id, "reset_prefix_cache")))

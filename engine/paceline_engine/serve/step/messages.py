@@ -72,7 +72,7 @@ class Patch(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Ask(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """A question to the loop: `settings`, `requests`, `steps` or `reset_prefix_cache`."""
+    """A question: `settings`, `requests`, `steps`, `recording` or `reset_prefix_cache`."""
 
     call_id: int
     what: str
