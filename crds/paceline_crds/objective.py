@@ -102,22 +102,13 @@ def below_boot_maxima(pinned: Mapping[str, Any], starting: Mapping[str, Any]) ->
     return left
 
 
-def _from_targets(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The promise about the gap between two tokens is also what a step may take."""
-    target = written.get("slo_itl_ms")
-    return {} if target is None else {"inter_token_target_ms": target}
-
-
 def start(written: Mapping[str, Any], objective: Objective | None) -> Resolved:
     """Settings from what a person wrote (manifest or flags) and an objective.
 
     Raises:
         InvalidSettings: a value is out of its bounds or above its own boot maximum.
     """
-    starting: Mapping[str, Any] = {
-        **(STARTING_VALUES[objective] if objective else {}),
-        **_from_targets(written),
-    }
+    starting: Mapping[str, Any] = STARTING_VALUES[objective] if objective else {}
     filled = below_boot_maxima(written, starting)
     try:
         settings = EngineSettings(**written, **filled)

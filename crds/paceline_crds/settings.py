@@ -145,10 +145,10 @@ class EngineSettings(BaseModel):
         int | None, Knob(change=LIVE, unit="ms", spec="scheduling.interTokenTargetMs", tunable=True)
     ] = Field(
         default=None,
-        ge=1,
+        ge=0,
         le=600_000,
         description="Target for the gap between two tokens of a stream; prefill is kept to what "
-        "fits. Default: the target of slo.itl, else off.",
+        "fits; 0 = off. Default: the target of slo.itl, else off.",
     )
     long_prefill_tokens: Annotated[
         int | None,
@@ -274,6 +274,12 @@ class EngineSettings(BaseModel):
                     f"{value}; raise {to_camel(knob.boot_maximum)}, which needs a restart"
                 )
         return self
+
+    @property
+    def step_target_ms(self) -> int | None:
+        """What a step should take at most while streams run; None = no target."""
+        own = self.inter_token_target_ms
+        return (self.slo_itl_ms if own is None else own) or None
 
     def booted(self) -> "EngineSettings":
         """Every boot maximum resolved, as an engine has them once it runs."""

@@ -93,7 +93,7 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
 
 def _prefill_share(state: SchedulerState, draft: DraftPlan) -> int:
     """What decodes left of the budget, or less: what fits the target between two tokens."""
-    left, target_ms = draft.lanes.total, state.settings.inter_token_target_ms
+    left, target_ms = draft.lanes.total, state.settings.step_target_ms
     if target_ms is None or draft.decodes is None:
         return left
     rows, slots = draft.decodes.slots, state.slots
@@ -112,7 +112,7 @@ def _split(state: SchedulerState, budget: int, *, is_open: bool) -> LaneBudget:
     is capped below it.
     """
     others = len(state.requests) - 1
-    is_governed = state.settings.inter_token_target_ms is not None
+    is_governed = state.settings.step_target_ms is not None
     if is_governed and state.settings.long_prefill_tokens is None:
         cap = budget if others > 0 else 0
     else:
