@@ -72,7 +72,13 @@ class SchedulerState:
         rotation: where the decodes start that get budget when it is too small for all.
     """
 
-    def __init__(self, settings: EngineSettings, limits: EngineLimits, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        limits: EngineLimits,
+        recorder: Recorder,
+        expected: ExpectedOutput,
+    ) -> None:
         self.recorder = recorder
         self.settings = settings
         self.limits = limits
@@ -84,7 +90,7 @@ class SchedulerState:
         self.slots = Slots(limits)
         self.stops = StopRules(limits.max_slots, limits.eos_token_ids)
         self.queue = WaitingQueue(settings, self.lane_cap)
-        self.expected = ExpectedOutput()
+        self.expected = expected
         self.brake = Brake()
         self.drain = DrainRate()
         self.requests: dict[int, TrackedRequest] = {}
