@@ -4,6 +4,8 @@ Preemption happens in the first two parts and hits in the last, and a step that 
 nobody; so nobody whose pending blocks were hit in this step can still be undone.
 """
 
+import numpy as np
+
 from paceline_engine.core import intake, running, step_features
 from paceline_engine.core.draft_plan import DraftPlan
 from paceline_engine.core.lanes import LaneBudget, prefill_cap, split
@@ -73,8 +75,8 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
     state.num_plans_tried += 1
     if plan is None:
         return None, has_preempted
-    for slot in draft.chunks:
-        _leave_prefill(state, slot)
+    if draft.chunks:
+        _leave_prefill(state, draft)
     state.removed = []
     state.needs_resync = False
     state.next_step_id += 1
@@ -130,11 +132,14 @@ def _split(state: SchedulerState, budget: int, *, is_open: bool) -> LaneBudget:
     )
 
 
-def _leave_prefill(state: SchedulerState, slot: int) -> None:
-    """A request whose known tokens are all planned is a decode from the next step on."""
-    if state.slots.computed[slot] >= state.slots.total[slot]:
+def _leave_prefill(state: SchedulerState, draft: DraftPlan) -> None:
+    """Requests whose known tokens are all planned are decodes from the next step on."""
+    slots = state.slots
+    rows = np.fromiter(draft.chunks, dtype=np.int32, count=len(draft.chunks))
+    done = rows[slots.computed[rows] >= slots.total[rows]]
+    slots.is_prefilling[done] = False
+    for slot in done.tolist():
         state.prefilling.pop(slot, None)
-        state.slots.is_prefilling[slot] = False
         state.template = None
 
 
@@ -142,4 +147,4 @@ def _resync(state: SchedulerState, draft: DraftPlan) -> None:
     """After a failed step the runner's batch is unknown: empty it and give it everybody again."""
     state.removed = list(range(len(state.slots.tracked)))
     for slot in state.slots.order.tolist():
-        state.announce(state.slots.at(slot), draft)
+        state.announce(state.slots.at(slot), state.slots.known_tokens(slot), draft)

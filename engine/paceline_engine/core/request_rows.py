@@ -81,8 +81,9 @@ class RequestRows:
         if not self._spare:
             self._grow()
         row = self._spare.pop()
-        for name, (_, empty) in _COLUMNS.items():
-            getattr(self, name)[row] = empty
+        self.admitted_s[row] = self.first_token_s[row] = self.last_token_s[row] = np.nan
+        self.output_tokens[row] = self.preemptions[row] = 0
+        self.lost_tokens[row] = -1
         self._row_of[request.request_id] = row
         self.arrival_s[row] = request.arrival_s
         self.prompt_tokens[row] = len(request.prompt_token_ids)

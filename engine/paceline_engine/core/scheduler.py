@@ -13,6 +13,7 @@ from typing import Any
 from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import EngineSettings, knobs
 from paceline_engine.core import admission, intake, invariants, planner, results
+from paceline_engine.core.admission import ExpectedOutput
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepOutputs, StepPlan, StepResult
 from paceline_engine.core.request import Finished, FinishReason, Refusal, Request
@@ -29,6 +30,7 @@ class Scheduler:
         settings: checked by `unsupported.refuse_at_start` before.
         limits: what the engine has.
         recorder: is told what requests and steps do.
+        expected: what is known of lengths of outputs at the start; nothing if it is left out.
         max_plans: plans that may be outstanding (D); 1 = plan, run, apply.
     """
 
@@ -39,8 +41,9 @@ class Scheduler:
         recorder: Recorder,
         *,
         max_plans: int = 1,
+        expected: ExpectedOutput | None = None,
     ) -> None:
-        self._state = SchedulerState(settings, limits, recorder)
+        self._state = SchedulerState(settings, limits, recorder, expected or ExpectedOutput())
         recorder.attach(self._state.pool.usage, self._waiting_reasons)
         self._max_plans = max_plans
         self._num_arrivals = 0
@@ -66,11 +69,6 @@ class Scheduler:
     def num_waiting(self) -> int:
         """Requests without one, preempted ones too."""
         return len(self._state.queue)
-
-    @property
-    def num_in_flight(self) -> int:
-        """Plans without results."""
-        return len(self._state.in_flight)
 
     def usage(self) -> tuple[int, int, int, int]:
         """Blocks (active, cached, free, held); they sum up to num_blocks - 1."""
@@ -197,10 +195,6 @@ class Scheduler:
     def reset_prefix_cache(self) -> int:
         """Forget what is cached; returns how many blocks became free."""
         return self._state.cache.reset()
-
-    def learn_output_length(self, num_output_tokens: int, max_output_tokens: int) -> None:
-        """Tell admission of a request that ended elsewhere, before there are any here."""
-        self._state.expected.observe(num_output_tokens, max_output_tokens)
 
     # -- for people and tests ----------------------------------------------------------------
 
