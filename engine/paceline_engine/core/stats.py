@@ -11,7 +11,7 @@ first; `iteration_tokens` sums what steps computed.
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,7 @@ class Recorder:
         self._slo = SloJudge(SloTargets.of(settings), self._rows.capacity)
         self._heads = PromptHeads()
         self._steps: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
+        self._unsettled: dict[int, tuple[Finished, float]] = {}
         self._ledger = TokenLedger(self._rows, self._slo, self._counters, self._histograms)
         self.speculation_goodput = 0.0
         self._slo_revision = 0
@@ -159,9 +160,42 @@ class Recorder:
         """Tokens were computed and given to nobody (behind an end, of a void row)."""
         self._counters[metrics.DISCARDED] += num_tokens
 
-    def request_finished(self, finished: Finished, now: float) -> None:
-        """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded."""
+    def request_finished(self, finished: Finished, now: float, *, is_final: bool = True) -> None:
+        """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded.
+
+        Args:
+            finished: its end.
+            now: when that was.
+            is_final: no stop string can be found in what it gave. Else one that may have stop
+                strings is counted when `request_settled` says what its client read.
+        """
         self._ledger.settle()
+        rows = self._rows
+        if not is_final and rows.has_stop_strings[rows.row_of(finished.request_id)]:
+            rows.end(finished.request_id)
+            self._unsettled[finished.request_id] = finished, now
+            return
+        self._count_finished(finished, now)
+
+    def request_settled(
+        self, request_id: int, num_output_tokens: int | None = None, *, found_stop: bool = False
+    ) -> None:
+        """How many tokens of an ended request count; None: its client went away, so all of them.
+
+        Does nothing for a request that was counted when it ended.
+        """
+        if (held := self._unsettled.pop(request_id, None)) is None:
+            return
+        finished, ended_s = held
+        if num_output_tokens is not None:
+            finished = replace(
+                finished,
+                num_output_tokens=min(num_output_tokens, finished.num_output_tokens),
+                reason=FinishReason.STOP if found_stop else finished.reason,
+            )
+        self._count_finished(finished, ended_s)
+
+    def _count_finished(self, finished: Finished, now: float) -> None:
         rows = self._rows
         row = rows.row_of(finished.request_id)
         self.discarded(self._ledger.settle_output(row, finished.num_output_tokens))

@@ -56,7 +56,7 @@ class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Finish(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """A stop string was found: the request ends after so many output tokens."""
+    """The request ends after so many output tokens: at a stop string, or (empty) it had ended."""
 
     request_id: int
     num_output_tokens: int
