@@ -294,6 +294,10 @@ class EngineSettings(BaseModel):
         """Names in camelCase and JSON values, as the live settings API shows them."""
         return self.model_dump(mode="json", by_alias=True)
 
+    def written_on_border(self) -> dict[str, Any]:
+        """The same of those alone that were set: what is left out stays for a device to decide."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
 
 def border_name(name: str) -> str:
     """The setting's one name outside of Python: `max_num_seqs` -> `maxNumSeqs`."""

@@ -113,7 +113,10 @@ class Scheduler:
     def abort(self, request_id: int, now: float) -> Finished | None:
         """The client went away; None if the request is unknown or has ended."""
         tracked = self._state.requests.get(request_id)
-        return None if tracked is None else self._state.end(tracked, FinishReason.ABORT, now)
+        if tracked is None:
+            self._state.recorder.request_settled(request_id)
+            return None
+        return self._state.end(tracked, FinishReason.ABORT, now)
 
     def fail(self, request_id: int, message: str, now: float) -> Finished | None:
         """A request cannot go on: it ends with ERROR; None if it is unknown or has ended."""
@@ -127,10 +130,19 @@ class Scheduler:
         request_id: int,
         num_output_tokens: int,
         now: float,
+        *,
+        found_stop: bool = True,
     ) -> Finished | None:
-        """A stop string was found after so many output tokens; what came behind is discarded."""
+        """A stop string was found after so many output tokens; what came behind is discarded.
+
+        A request that has stop strings and ended by itself is counted now: the client may have
+        found one in its last tokens, or none (`found_stop`).
+        """
         tracked = self._state.requests.get(request_id)
         if tracked is None:
+            self._state.recorder.request_settled(
+                request_id, num_output_tokens, found_stop=found_stop
+            )
             return None
         return self._state.end(tracked, FinishReason.STOP, now, num_output_tokens=num_output_tokens)
 

@@ -254,7 +254,12 @@ class SchedulerState:
             stop_token_id=stop_token_id,
             message=message,
         )
-        self.recorder.request_finished(finished, now, tracked.request, tracked.chain.keys)
+        # The client has still to look for its stop strings in what ends by itself.
+        ends_itself = reason in (FinishReason.STOP, FinishReason.LENGTH)
+        is_final = num_output_tokens is not None or not ends_itself
+        self.recorder.request_finished(
+            finished, now, tracked.request, tracked.chain.keys, is_final=is_final
+        )
         return finished
 
     def apply_settings(self, settings: EngineSettings) -> None:

@@ -10,7 +10,7 @@ first; `iteration_tokens` sums what steps computed.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,9 @@ from paceline_engine.core.token_ledger import TokenLedger
 __all__ = ["Recorder", "StatsSnapshot", "StepRecord"]
 
 _STEP_COLUMNS = (*(column.name for column in fields(StepRecord)), "num_tokens")
+
+
+_Ended = tuple[Finished, float, Request | None, Sequence[bytes]]
 
 
 def _no_reasons() -> Mapping[str, int]:
@@ -72,6 +75,7 @@ class Recorder:
         self._steps = StepTally(self._counters, self._histograms)
         self._ends = RequestTally(self._histograms)
         self._log = RequestLog()
+        self._unsettled: dict[int, _Ended] = {}
         self._ledger = TokenLedger(self._rows, self._slo, self._counters, self._histograms)
         self.speculation_goodput = 0.0
         self._slo_revision = 0
@@ -169,6 +173,8 @@ class Recorder:
         now: float,
         request: Request | None = None,
         keys: Sequence[bytes] = (),
+        *,
+        is_final: bool = True,
     ) -> None:
         """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded.
 
@@ -177,8 +183,38 @@ class Recorder:
             now: when.
             request: what was asked; None keeps it out of the log of a recording.
             keys: of its full blocks, prompt and output; not to be changed any more.
+            is_final: no stop string can be found in what it gave. Else one that may have stop
+                strings is counted when `request_settled` says what its client read.
         """
         self._ledger.settle()
+        rows = self._rows
+        if not is_final and rows.has_stop_strings[rows.row_of(finished.request_id)]:
+            rows.end(finished.request_id)
+            self._unsettled[finished.request_id] = finished, now, request, keys
+            return
+        self._count_finished(finished, now, request, keys)
+
+    def request_settled(
+        self, request_id: int, num_output_tokens: int | None = None, *, found_stop: bool = False
+    ) -> None:
+        """How many tokens of an ended request count; None: its client went away, so all of them.
+
+        Does nothing for a request that was counted when it ended.
+        """
+        if (held := self._unsettled.pop(request_id, None)) is None:
+            return
+        finished, ended_s, request, keys = held
+        if num_output_tokens is not None:
+            finished = replace(
+                finished,
+                num_output_tokens=min(num_output_tokens, finished.num_output_tokens),
+                reason=FinishReason.STOP if found_stop else finished.reason,
+            )
+        self._count_finished(finished, ended_s, request, keys)
+
+    def _count_finished(
+        self, finished: Finished, now: float, request: Request | None, keys: Sequence[bytes]
+    ) -> None:
         rows = self._rows
         row = rows.row_of(finished.request_id)
         self.discarded(self._ledger.settle_output(row, finished.num_output_tokens))

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from paceline_crds import routes
 from paceline_engine.serve.openai import openapi, validation
-from paceline_engine.serve.openai.border import read_json_body
+from paceline_engine.serve.openai.bodies import read_body
 from paceline_engine.serve.openai.errors import bad_request
 from paceline_engine.serve.openai.launch import Launcher, echoed_prompt
 from paceline_engine.serve.openai.openai_types import ChatBody, CompletionBody, TokenizeBody
@@ -26,7 +26,7 @@ def router(launcher: Launcher) -> APIRouter:
     async def chat_completions(http: HttpRequest) -> Response:
         """Continue a chat."""
         arrival_s = time.monotonic()
-        body = validation.parse(ChatBody, await read_json_body(http))
+        body = await read_body(ChatBody, http)
         launcher.served.check_name(body.model)
         headers = validation.check_fields(body, strict=launcher.config.strict)
         validation.check_chat(body)
@@ -48,7 +48,7 @@ def router(launcher: Launcher) -> APIRouter:
     async def completions(http: HttpRequest) -> Response:
         """Continue texts."""
         arrival_s = time.monotonic()
-        body = validation.parse(CompletionBody, await read_json_body(http))
+        body = await read_body(CompletionBody, http)
         launcher.served.check_name(body.model)
         headers = validation.check_fields(body, strict=launcher.config.strict)
         validation.check_completion(body)

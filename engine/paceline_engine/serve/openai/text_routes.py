@@ -15,7 +15,7 @@ from paceline_engine.serve import metrics
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai import openapi, validation
-from paceline_engine.serve.openai.border import read_json_body
+from paceline_engine.serve.openai.bodies import read_body
 from paceline_engine.serve.openai.errors import bad_request
 from paceline_engine.serve.openai.generating import render_chat
 from paceline_engine.serve.openai.openai_types import DetokenizeBody, TokenizeBody
@@ -86,7 +86,7 @@ def _add_tokenize(api: APIRouter, config: ServeConfig, served: ServedModel) -> N
     @api.post(routes.TOKENIZE, **openapi.taking(TokenizeBody))
     async def tokenize(http: HttpRequest) -> JSONResponse:
         """Tokens of a prompt, or of a chat as the chat template writes it."""
-        body = validation.parse(TokenizeBody, await read_json_body(http))
+        body = await read_body(TokenizeBody, http)
         served.check_name(body.model)
         headers = validation.check_fields(body, strict=config.strict)
         if (body.prompt is None) == (body.messages is None):
@@ -116,7 +116,7 @@ def _add_detokenize(api: APIRouter, config: ServeConfig, served: ServedModel) ->
     @api.post(routes.DETOKENIZE, **openapi.taking(DetokenizeBody))
     async def detokenize(http: HttpRequest) -> JSONResponse:
         """The text of tokens."""
-        body = validation.parse(DetokenizeBody, await read_json_body(http))
+        body = await read_body(DetokenizeBody, http)
         served.check_name(body.model)
         headers = validation.check_fields(body, strict=config.strict)
         loaded = await served.text()

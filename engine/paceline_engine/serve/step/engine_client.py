@@ -171,7 +171,11 @@ class EngineClient(Protocol):
         ...
 
     def finish(self, request_id: int, num_output_tokens: int, stop: str) -> None:
-        """A stop string was found: the request ends with STOP after so many output tokens."""
+        """So many output tokens of a request with stop strings count.
+
+        Called once for each that is not aborted: when `stop` was found, which ends it if it has
+        not ended, or with an empty `stop` when it has ended without one.
+        """
         ...
 
     async def settings(self) -> SettingsState:

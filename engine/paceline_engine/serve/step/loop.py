@@ -121,8 +121,12 @@ class StepLoop:
                 self._is_stats_stale = True
             case Abort(request_id=request_id):
                 self._end(self._scheduler.abort(request_id, now))
-            case Finish(request_id=request_id, num_output_tokens=num_output_tokens):
-                self._end(self._scheduler.finish(request_id, num_output_tokens, now))
+                self._has_ended_some = True
+            case Finish(request_id=request_id, num_output_tokens=num_tokens, stop=stop):
+                self._end(
+                    self._scheduler.finish(request_id, num_tokens, now, found_stop=bool(stop))
+                )
+                self._has_ended_some = True
             case Patch():
                 self._publish(self._patch(message))
             case Ask(call_id=call_id, what=what, limit=limit):
