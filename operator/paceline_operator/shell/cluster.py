@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from paceline_crds import crd
 from paceline_operator.decide.observed import PodEvent
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
@@ -99,6 +100,24 @@ class Cluster:
                 return False
             raise
         return any(item.get("name") == kind.plural for item in objects.items(found, "resources"))
+
+    async def schema_version(self) -> int | None:
+        """Version of the schema of LLMDeployments here, None if the server does not tell.
+
+        From the published schema: a namespaced install has no right on definitions.
+        """
+        kind = kinds.LLM_DEPLOYMENT
+        try:
+            found = await self.session.request("GET", f"/openapi/v3/apis/{kind.api_version}")
+        except ApiRefused as refused:
+            if refused.code in {403, 404}:
+                return None
+            raise
+        for schema in objects.mapping(found, "components", "schemas").values():
+            group_kinds = objects.items(schema, "x-kubernetes-group-version-kind")
+            if any(item.get("kind") == kind.name for item in group_kinds):
+                return crd.told_version(objects.text(schema, "description"))
+        return None
 
     async def apply(
         self, manifest: Mapping[str, Any], uid: str | None, resource_version: str | None

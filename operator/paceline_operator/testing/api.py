@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from paceline_crds import crd
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
 from paceline_operator.shell.errors import ApiRefused, ApiUnreachable
@@ -110,6 +111,8 @@ class FakeApi:
 
     def _answer(self, asked: Request) -> dict[str, Any]:
         parts = asked.path.strip("/").split("/")
+        if parts[0] == "openapi":
+            return _published()
         group, parts = (parts[1], parts[2:]) if parts[0] == "apis" else ("", parts[1:])
         version, parts = parts[0], parts[1:]
         if not parts:
@@ -236,3 +239,12 @@ class FakeApi:
         for field in ("uid", "resourceVersion"):
             if field in wanted and wanted[field] != live["metadata"][field]:
                 raise Refused(409, f"the {field} in the precondition is not the object's")
+
+
+def _published() -> dict[str, Any]:
+    """The schema of LLMDeployments as the server publishes it: whole, and with whose it is."""
+    kind = kinds.LLM_DEPLOYMENT
+    (version,) = crd.definition()["spec"]["versions"]
+    whose = {"group": kind.group, "kind": kind.name, "version": kind.version}
+    schema = version["schema"]["openAPIV3Schema"] | {"x-kubernetes-group-version-kind": [whose]}
+    return {"components": {"schemas": {f"{kind.group}.{kind.name}": schema}}}

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import contextmanager
 from typing import Any
 
+from paceline_crds import crd
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
 from paceline_operator.shell.cluster import Cluster, Object
@@ -150,6 +151,12 @@ async def an_event_is_written(cluster: Cluster, namespace: str) -> None:
     await cluster.create_event(about, "Normal", "Tested", "the rules were checked", NOW)
 
 
+async def the_published_schema_tells_its_version(cluster: Cluster, namespace: str) -> None:
+    """Everybody who is logged in may read it, also where definitions are out of reach."""
+    del namespace
+    assert await cluster.schema_version() == crd.SCHEMA_VERSION
+
+
 RULES: tuple[Rule, ...] = (
     an_apply_without_uid_creates_once_and_never_changes,
     an_apply_is_refused_for_another_object_or_version,
@@ -161,6 +168,7 @@ RULES: tuple[Rule, ...] = (
     a_lease_is_taken_by_one,
     what_is_not_there_is_none_and_kinds_are_known,
     an_event_is_written,
+    the_published_schema_tells_its_version,
 )
 _SPEC: Object = {"replicas": 0, "paused": True, "model": {"uri": "demo"}}
 _POD_SPEC: Object = {
