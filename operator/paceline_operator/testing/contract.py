@@ -151,6 +151,31 @@ async def an_event_is_written(cluster: Cluster, namespace: str) -> None:
     await cluster.create_event(about, "Normal", "Tested", "the rules were checked", NOW)
 
 
+async def a_port_that_somebody_renumbered_is_put_right(cluster: Cluster, namespace: str) -> None:
+    """An apply alone would be refused: it would set a second port of that name beside it."""
+    kind = kinds.CHILDREN["Service"]
+
+    def service(port: int) -> Object:
+        ports = [{"name": "http", "port": port, "protocol": "TCP", "targetPort": "http"}]
+        metadata = {"name": "renumbered", "namespace": namespace}
+        spec = {"selector": {"a": "b"}, "ports": ports}
+        return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+    made = await cluster.apply(service(8000), None, None)
+    by_hand = await cluster.session.request(
+        "PATCH",
+        kind.path(namespace, "renumbered"),
+        body={
+            "metadata": {"uid": objects.uid(made)},
+            "spec": {"ports": service(9999)["spec"]["ports"]},
+        },
+        content_type="application/merge-patch+json",
+    )
+    await cluster.apply(service(8000), objects.uid(made), _version(by_hand))
+    live = await cluster.get(kind, namespace, "renumbered")
+    assert [port["port"] for port in objects.items(live, "spec", "ports")] == [8000]
+
+
 async def the_published_schema_tells_its_version(cluster: Cluster, namespace: str) -> None:
     """Everybody who is logged in may read it, also where definitions are out of reach."""
     del namespace
@@ -168,6 +193,7 @@ RULES: tuple[Rule, ...] = (
     a_lease_is_taken_by_one,
     what_is_not_there_is_none_and_kinds_are_known,
     an_event_is_written,
+    a_port_that_somebody_renumbered_is_put_right,
     the_published_schema_tells_its_version,
 )
 _SPEC: Object = {"replicas": 0, "paused": True, "model": {"uri": "demo"}}
