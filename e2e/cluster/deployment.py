@@ -63,9 +63,9 @@ class Deployment:
         patch = json.dumps({"spec": spec})
         self.namespace.kubectl("patch", "llmdep", NAME, "--type=merge", f"--patch={patch}")
 
-    def get(self) -> Document:
+    def get(self, *arguments: str) -> Document:
         """The object as it is now."""
-        return self.namespace.get("llmdep", NAME)
+        return self.namespace.get("llmdep", NAME, *arguments)
 
     def condition(self, kind: str) -> Document:
         """One condition, {} before there is any."""
@@ -188,3 +188,42 @@ def effective(found: Document, name: str) -> tuple[Any, Any]:
     """Value and source of a setting in force."""
     item = next(item for item in found["status"]["effective"] if item["name"] == name)
     return item["value"], item["source"]
+
+
+SHAPE_KINDS = "deployments,configmaps,services,networkpolicies,poddisruptionbudgets"
+_GIVEN = {"clusterIP", "clusterIPs", "nodePort", "healthCheckNodePort"}
+"""Fields that the server chooses for each object anew."""
+
+
+def shape(namespace: Namespace, name: str = NAME) -> Document:
+    """The children of an LLMDeployment and what its status says, without what differs by chance.
+
+    Names, hashes (which are made of names too) and tokens are left out, so that two deployments of
+    the same spec have the same shape.
+    """
+    found = namespace.get("llmdep", name)
+    digest = found["status"].get("wantedHash") or "none"
+    children: Document = {}
+    for item in namespace.items(SHAPE_KINDS, f"--selector=paceline.dev/deployment={name}"):
+        kept = {key: item[key] for key in ("spec", "data") if key in item}
+        kept.get("data", {}).pop("admin-token-sha256", None)
+        if "settings.json" in kept.get("data", {}):
+            settings = json.loads(kept["data"]["settings.json"])
+            kept["data"]["settings.json"] = settings["settings"]
+        children[f"{item['kind']}/{item['metadata']['name']}"] = _without(kept, _GIVEN)
+    status = found["status"]
+    told = {
+        "children": children,
+        "replicas": status.get("replicas"),
+        "conditions": [[c["type"], c["status"], c["reason"]] for c in status["conditions"]],
+        "effective": [[e["name"], e["value"], e["source"]] for e in status.get("effective", [])],
+    }
+    text = json.dumps(told, sort_keys=True)
+    shaped: Document = json.loads(text.replace(digest, "HASH").replace(name, "NAME"))
+    return shaped
+
+
+def _without(value: Any, names: set[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(each, names) for key, each in value.items() if key not in names}
+    return [_without(each, names) for each in value] if isinstance(value, list) else value
