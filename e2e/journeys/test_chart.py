@@ -2,17 +2,20 @@
 
 import base64
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from cluster import deployment
 from cluster.client import Cluster, Document
+from cluster.deployment import Deployment
 from cluster.errors import CommandFailed
 from cluster.host_volumes import CHECKOUT
-from cluster.namespace import Namespace
-from cluster.release import CHART, OPERATOR_PODS, Release
+from cluster.namespace import Image, Namespace
+from cluster.release import CHART, OPERATOR_PODS, Release, values_of
 from cluster.wait import until
 
 pytestmark = pytest.mark.timeout(900)
@@ -143,6 +146,44 @@ def manifest(spec: Document) -> Document:
         "metadata": {"name": "demo", "labels": {"paceline.dev/operator": "nobody"}},
         "spec": spec,
     }
+
+
+@pytest.fixture
+def neighbour(release: Release, image: Image, tmp_path: Path) -> Iterator[Release]:
+    """Another namespace for a second release, which may have nothing that is cluster-scoped."""
+    namespace = Namespace(release.namespace.cluster, f"{release.namespace.name}-2")
+    namespace.create()
+    namespace.provide(image)
+    values = tmp_path / "neighbour.yaml"
+    own = {"crds": {"enabled": False}, "admissionPolicy": {"enabled": False}}
+    text = yaml.safe_dump(values_of(image, namespace.name) | own)
+    values.write_text(text, encoding="utf-8")
+    made = Release(namespace, values)
+    try:
+        yield made
+        made.helm("uninstall", "two", "--wait", "--ignore-not-found")
+    finally:
+        namespace.delete(wait=False)
+
+
+def test_two_namespaced_releases_look_after_their_own(release: Release, neighbour: Release) -> None:
+    release.install("one", "--take-ownership")
+    neighbour.install("two")
+    assert "kind: Cluster" not in neighbour.helm("get", "manifest", "two")
+    assert "kind: CustomResourceDefinition" not in neighbour.helm("get", "manifest", "two")
+    for each in (release, neighbour):
+        document = deployment.manifest(replicas=0)
+        document["metadata"]["labels"] = {"paceline.dev/operator": each.namespace.name}
+        each.namespace.apply(document)
+    for each in (release, neighbour):
+        Deployment(each.namespace, each.operator_log).wait_ready()
+        children = each.namespace.items("deployments,services", f"--selector={deployment.LABEL}")
+        assert len(children) == 2
+        for item in children:
+            assert item["metadata"]["labels"]["paceline.dev/operator"] == each.namespace.name
+        assert "is forbidden: User" not in each.operator_log()
+    release.helm("uninstall", "one", "--wait")
+    neighbour.namespace.kubectl("delete", "llmdep", "demo")
 
 
 MATRIX: dict[str, dict[str, Any]] = {

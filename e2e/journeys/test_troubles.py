@@ -176,6 +176,20 @@ def test_kinds_that_the_cluster_learns_later_are_used_then(
     written("podmonitors")
 
 
+def test_one_of_the_same_name_that_comes_at_once_after_a_deletion_is_served(
+    deployment: Deployment, namespace: Namespace
+) -> None:
+    deployment.apply(replicas=0)
+    before = deployment.wait_ready()["metadata"]["uid"]
+    children = deployment.children()
+    namespace.kubectl("delete", "llmdep", "demo", "--wait=false", "--cascade=background")
+    until("it is gone", lambda: not deployment.get(), timeout_s=30, interval_s=0.05)
+    deployment.apply(replicas=0)
+    assert deployment.wait_ready()["metadata"]["uid"] != before
+    deployment.wait_children(1)
+    assert not children.items() & deployment.children().items()
+
+
 def test_a_change_by_hand_of_a_child_is_put_right(deployment: Deployment) -> None:
     deployment.apply(replicas=0)
     deployment.wait_ready()
