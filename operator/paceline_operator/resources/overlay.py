@@ -109,7 +109,7 @@ def may_touch(spec: LLMDeploymentSpec, base: Resolved, name: str) -> bool:
     """Whether the tuner may move a setting: what spec pins, only if its bounds name it."""
     if not knobs()[name].tunable:
         return False
-    return base.sources[name] is not Source.SPEC or _bounds(spec, name) is not None
+    return base.sources[name] is not Source.SPEC or bounds_of(spec, name) is not None
 
 
 def _reason_to_drop(
@@ -127,12 +127,12 @@ def _reason_to_drop(
         return DropReason.BASE_CHANGED
     if not may_touch(spec, base, name):
         return DropReason.PINNED
-    if not _within(_bounds(spec, name), value_of(name, item.value)):
+    if not _within(bounds_of(spec, name), value_of(name, item.value)):
         return DropReason.OUT_OF_BOUNDS
     return None
 
 
-def _bounds(spec: LLMDeploymentSpec, name: str) -> Any:
+def bounds_of(spec: LLMDeploymentSpec, name: str) -> Any:
     if spec.tuning is None or spec.tuning.bounds is None:
         return None
     return spec.tuning.bounds.given(name)
