@@ -8,6 +8,7 @@ itself.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -133,6 +134,7 @@ def _reason_to_drop(
 
 
 def bounds_of(spec: LLMDeploymentSpec, name: str) -> Any:
+    """What `tuning.bounds` says of a setting (snake_case), None if it does not name it."""
     if spec.tuning is None or spec.tuning.bounds is None:
         return None
     return spec.tuning.bounds.given(name)
@@ -153,9 +155,14 @@ def _within(bounds: Any, value: Any) -> bool:
 def value_of(name: str, text: str) -> Any:
     """A setting's value from its text, or None if it is not one."""
     try:
-        return TypeAdapter(bare(name)).validate_python(text)
+        return _adapter(name).validate_python(text)
     except ValidationError:
         return None
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(bare(name))
 
 
 def _with(settings: EngineSettings, name: str, text: str) -> EngineSettings | None:

@@ -82,11 +82,11 @@ class Arm:
         """
         mean = self.primary / self.windows if self.windows else 0.0
         if mean <= 0 or not self.finished:
-            return 1.0
+            return 1.0  # of nothing, one request more or less is all
         chance = 1 / sqrt(self.finished)
         if has_targets:
             share = self.attainment("all") or 0.0
-            chance = sqrt(share * (1 - share) / max(1.0, self.judged)) / max(share, 0.01)
+            chance = sqrt((1 - share) / max(1.0, self.good))
         scatter = 0.0
         if self.windows > 1:
             variance = self.primary_squares / self.windows - mean * mean
@@ -114,7 +114,7 @@ class Arm:
 
 
 MAX_GAP_WINDOWS = 5
-"""Windows that cross a restart or a change of replicas are left out; the arm goes on behind them."""
+"""Windows that cross a restart or a change of replicas are left out; the arm goes on after."""
 
 SUMS = tuple(item.name for item in fields(Arm) if item.name not in {"start", "end", "windows"})
 """Names of what is added up, snake_case."""
