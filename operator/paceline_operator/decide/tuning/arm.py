@@ -37,6 +37,7 @@ class Arm:
     arrived: float = 0.0
     present: float = 0.0
     good: float = 0.0
+    errors: float = 0.0
     judged: float = 0.0
     ttft_within: float = 0.0
     ttft_judged: float = 0.0
@@ -81,11 +82,11 @@ class Arm:
         """
         mean = self.primary / self.windows if self.windows else 0.0
         if mean <= 0 or not self.finished:
-            return 1.0
+            return 1.0  # of nothing, one request more or less is all
         chance = 1 / sqrt(self.finished)
         if has_targets:
             share = self.attainment("all") or 0.0
-            chance = sqrt(share * (1 - share) / max(1.0, self.judged)) / max(share, 0.01)
+            chance = sqrt((1 - share) / max(1.0, self.good))
         scatter = 0.0
         if self.windows > 1:
             variance = self.primary_squares / self.windows - mean * mean
@@ -112,6 +113,9 @@ class Arm:
         return {name: quantised(value) for name, value in shown.items() if value is not None}
 
 
+MAX_GAP_WINDOWS = 5
+"""Windows that cross a restart or a change of replicas are left out; the arm goes on after."""
+
 SUMS = tuple(item.name for item in fields(Arm) if item.name not in {"start", "end", "windows"})
 """Names of what is added up, snake_case."""
 
@@ -119,6 +123,7 @@ _COUNTS: Mapping[str, Signal] = {
     "finished": Signal.FINISHED,
     "good": Signal.GOOD,
     "judged": Signal.JUDGED,
+    "errors": Signal.ERRORS,
     "ttft_within": Signal.TTFT_WITHIN,
     "ttft_judged": Signal.TTFT_JUDGED,
     "itl_within": Signal.ITL_WITHIN,
@@ -135,8 +140,8 @@ NEEDED = (Signal.FINISHED, Signal.OUTPUT_TOKENS, Signal.RUNNING, Signal.WAITING)
 
 
 def extended(arm: Arm, sample: Sample, has_targets: bool) -> Arm:
-    """The arm with one more window; with windows left out in between it begins anew."""
-    if arm.windows and sample.window.start != arm.end:
+    """The arm with one more window; after too many that were left out it begins anew."""
+    if arm.windows and sample.window.start - arm.end > MAX_GAP_WINDOWS * sample.window.length_s:
         arm = Arm()
     one = _of_sample(sample, has_targets)
     sums = {name: quantised(getattr(arm, name) + getattr(one, name)) for name in SUMS}

@@ -8,7 +8,7 @@ DIGITS = 4
 
 def quantised(value: float) -> float:
     """The number that its text in status stands for."""
-    return float(text(value))
+    return round(value, DIGITS)
 
 
 def text(value: float) -> str:

@@ -32,11 +32,17 @@ def test_goodput_and_load_are_those_of_a_pod() -> None:
     assert one.arrived / one.pod_seconds == two.arrived / two.pod_seconds
 
 
-def test_a_gap_begins_a_new_arm() -> None:
+def test_a_long_gap_begins_a_new_arm() -> None:
     made = of({}, {})
-    made = arms.extended(made, sample(index=5), has_targets=True)
+    made = arms.extended(made, sample(index=9), has_targets=True)
     assert made.windows == 1
     assert made.finished == 600
+
+
+def test_windows_that_were_left_out_do_not_end_an_arm() -> None:
+    made = arms.extended(of({}, {}), sample(index=4), has_targets=True)
+    assert made.windows == 3
+    assert made.pod_seconds == 360
 
 
 def test_requests_that_pile_up_count_as_arrived() -> None:
