@@ -92,6 +92,7 @@ def create_admin_app(
                 "kernels": dict(info.kernels),
                 "dtype": info.dtype,
                 "kvCacheDtype": info.kv_cache_dtype,
+                "kvDivergence": dict(info.kv_divergence),
             }
         return body
 
