@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from paceline_kernels import checks
-from paceline_kernels.cpu import path as cpu_path
-from paceline_kernels.errors import DTypeError, ShapeError
+from paceline_kernels.errors import ShapeError
 from paceline_kernels.implementations import module_of
 from paceline_kernels.kv_memory import lazy_zeros
 
