@@ -11,7 +11,6 @@ CASES = {
     "kvCacheDtype": "FP8",
     "speculativeMethod": "Ngram",
     "speculativeNumTokens": 2,
-    "interTokenTargetMs": 50,
 }
 
 
