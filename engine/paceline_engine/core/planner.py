@@ -65,10 +65,13 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
         slots.compact()
         if is_open and not draft.num_preempted and draft.lanes.total > 0:
             intake.admit(state, draft, now)
-        if not draft.has_rows() and state.prefilling:
-            # The share that was kept for others found no taker.
+        if not draft.has_rows() and draft.lanes.is_shared():
+            # The share that was kept for others found no taker. A waiting prompt counts as long by
+            # its tokens, but wants a short one's share once its prefix is found in the cache.
             draft.lanes.open_up()
             running.plan_chunks(state, draft)
+            if is_open and not draft.num_preempted and not draft.has_rows():
+                intake.admit(state, draft, now)
     plan = draft.build(slots, state.removed)
     has_preempted = draft.num_preempted > 0
     state.brake.step(has_preempted=has_preempted)
