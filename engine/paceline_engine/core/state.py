@@ -17,6 +17,7 @@ from paceline_engine.core.prefix_cache import PrefixCache
 from paceline_engine.core.queues import WaitingQueue, order_key
 from paceline_engine.core.request import Finished, FinishReason
 from paceline_engine.core.slots import FULL, Int32, Slots
+from paceline_engine.core.speculation import OfferedDrafts
 from paceline_engine.core.stats import Recorder
 from paceline_engine.core.steady import SteadyBatch
 from paceline_engine.core.stop import StopRules
@@ -59,6 +60,7 @@ class SchedulerState:
         in_flight: plans without results, oldest first.
         removed: slots that the runner must forget with the next plan.
         template: arrays of the all-decode step; None after somebody came or went.
+        offered: drafts that the next plan may take.
         steady: decodes in lockstep; the slots' arrays are behind it until it is settled.
         needs_resync: a step failed: the next plan adds every running request again.
         cached_news: request id -> cached tokens that no output has told yet.
@@ -86,6 +88,7 @@ class SchedulerState:
         self.in_flight: deque[InFlight] = deque()
         self.removed: list[int] = []
         self.template: RowTemplate | None = None
+        self.offered = OfferedDrafts(limits.max_slots)
         self.steady: SteadyBatch | None = None
         self.needs_resync = False
         self.cached_news: dict[int, int] = {}
@@ -183,6 +186,7 @@ class SchedulerState:
         tracked.token_ids = self.slots.known_tokens(slot)
         self.give_up_blocks(self.slots.unseat(slot), user)
         self.stops.remove(slot)
+        self.offered.forget(slot)
         self.prefilling.pop(slot, None)
         self.removed.append(slot)
         self.template = None
@@ -201,7 +205,8 @@ class SchedulerState:
         self.cache.undo(draft.step_id, tracked.request_id)
         draft.drop(slot)
         draft.num_preempted += 1
-        self.recorder.request_preempted(tracked.request_id, int(self.slots.computed[slot]))
+        computed = self.slots.computed[slot] - self.slots.drafts_in_flight[slot]
+        self.recorder.request_preempted(tracked.request_id, int(computed))
         self.unseat(tracked)
         tracked.state = RequestState.PREEMPTED
         tracked.wait_reason = WaitReason.PREEMPTION
