@@ -31,6 +31,7 @@ from paceline_kernels.linear import (
     project_rows,
 )
 from paceline_kernels.sampling import sample_gumbel, sample_top
+from paceline_kernels.speculation import verify_drafts
 
 __all__ = [
     "IMPLS",
@@ -50,6 +51,7 @@ __all__ = [
     "sample_top",
     "set_cpu_threads",
     "silu_and_mul",
+    "verify_drafts",
     "write_kv",
 ]
 

@@ -106,8 +106,7 @@ def test_help_and_reference_say_what_this_release_does_not_build() -> None:
         "tensor_parallel_size": "1",
         "scheduling_policy": "Fcfs or Priority",
         "kv_cache_dtype": "Auto",
-        "speculative_method": "None",
-        "speculative_num_tokens": "0",
+        "speculative_method": "None or Ngram",
         "inter_token_target_ms": "absent",
     }.items():
         note = f"In this release it must be {accepted}"

@@ -72,7 +72,8 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
     ids = plan.request_ids if index is None else plan.request_ids[index]
     tokens = result.tokens if index is None else result.tokens[index]
     num_accepted = 0
-    if len(rows) and tokens.shape[1] == 1:
+    has_drafts = len(plan.draft_tokens) > 0  # a result may be one token wide nevertheless
+    if len(rows) and not has_drafts:
         totals = _append(state, rows, tokens[:, 0])
         _name_full_blocks(state, rows, totals, totals)
         state.recorder.tokens(rows, None, now)
@@ -123,7 +124,7 @@ def _record(
             num_prefill_tokens=record.num_prefill_tokens,
             num_decode_tokens=record.num_decodes,
             num_draft_tokens=len(plan.draft_tokens),
-            num_drafts=int(np.count_nonzero(plan.num_drafts)) if len(plan.draft_tokens) else 0,
+            num_drafts=int(np.count_nonzero(plan.num_drafts)),
             num_accepted_tokens=num_accepted_tokens,
             num_preempted=record.num_preempted,
             host_ms=result.host_ms,

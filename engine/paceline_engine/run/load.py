@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paceline_crds.settings import DType, EngineSettings, KvCacheDType, SpeculativeMethod
+from paceline_crds.settings import DType, EngineSettings, KvCacheDType
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.families import load_config
 from paceline_engine.model.weights import weight_bytes
+from paceline_engine.run.drafts.choice import is_built
 from paceline_engine.run.host_memory import available_bytes
 from paceline_engine.run.kernels import KernelChoice, choose_kernels
 from paceline_engine.run.kv_cache import allocate_kv_cache, block_bytes
@@ -100,8 +101,8 @@ def _refuse_unbuilt(settings: EngineSettings) -> None:
     unbuilt = {
         "dtype Float16": settings.dtype == DType.FLOAT16,
         "kvCacheDtype FP8": settings.kv_cache_dtype == KvCacheDType.FP8,
-        f"speculativeMethod {settings.speculative_method}": (
-            settings.speculative_method != SpeculativeMethod.NONE
+        f"speculativeMethod {settings.speculative_method}": not is_built(
+            settings.speculative_method
         ),
         f"tensorParallelSize {settings.tensor_parallel_size}": settings.tensor_parallel_size != 1,
     }

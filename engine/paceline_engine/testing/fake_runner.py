@@ -162,6 +162,8 @@ class FakeRunner:
         for row, (slot, start, count) in enumerate(rows):
             if slot not in self._broken:
                 self._read(plan, row, self._slots[slot], start + count, drafts[row], result)
+        longest = int(np.count_nonzero(tokens >= 0, axis=1).max(initial=1))
+        result.tokens = tokens[:, :longest]
         self.num_steps += 1
         self.num_tokens += plan.total_tokens
         self._results.append(result)

@@ -27,7 +27,8 @@ class Session:
     def __init__(self, runner: Runner, **settings: Any) -> None:
         live = runner.settings.model_copy(update=settings)
         self.runner = runner
-        self.scheduler = Scheduler(live, runner.limits, Recorder(live, runner.limits))
+        self.recorder = Recorder(live, runner.limits)
+        self.scheduler = Scheduler(live, runner.limits, self.recorder)
         self.outputs: dict[int, list[int]] = {}
         self.logprobs: dict[int, list[TokenLogprobs]] = {}
         self.prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
@@ -53,6 +54,10 @@ class Session:
             raise ValueError(refusal.message)
         self.outputs[number] = []
         return number
+
+    def value(self, name: str) -> float:
+        """A counter or gauge without labels, as it is now."""
+        return self.recorder.snapshot(float(self.num_steps)).value(name)
 
     def step(self) -> bool:
         """Plan, run and apply one step; False if there was nothing to compute."""

@@ -71,6 +71,7 @@ class Trial:
         if drafter is not None:
             settings.setdefault("speculative_method", SpeculativeMethod.NGRAM)
             settings.setdefault("speculative_num_tokens", 4)
+            settings.setdefault("boot_max_speculative_num_tokens", 32)
         self.settings = EngineSettings(**settings)
         self.recorder = Recorder(self.settings, self.limits)
         self.scheduler = Scheduler(self.settings, self.limits, self.recorder, max_plans=max_plans)
