@@ -244,6 +244,11 @@ class EngineSettings(BaseModel):
         le=32,
         description="Most draft tokens that memory is planned for. Default: speculativeNumTokens.",
     )
+    speculative_adaptive: Annotated[bool, Knob(change=LIVE, spec="speculative.adaptive")] = Field(
+        default=True,
+        description="Draft as many tokens, up to speculativeNumTokens, as pay by the goodput "
+        "measured, none included. Off: always as many as there are.",
+    )
     speculative_min_lookup: Annotated[
         int, Knob(change=RESTART, unit="tokens", spec="speculative.minLookup")
     ] = Field(

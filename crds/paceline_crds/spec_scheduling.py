@@ -106,8 +106,6 @@ class Speculative(Group):
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
     """uri of the draft model, for methods DraftModel and Eagle."""
-    adaptive: bool | None = None
-    """Pick the number of draft tokens by the goodput measured. Default: true."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -21,7 +21,7 @@ def make(state: SchedulerState, now: float) -> StepPlan | None:
         plan, has_preempted = _attempt(state, now)
     if plan is not None:
         state.offered.clear()
-        plan.max_drafts = speculation.max_drafts(state.settings)
+        plan.max_drafts = speculation.drafts_to_ask_for(state, plan)
     return plan
 
 

@@ -41,7 +41,7 @@ def apply_steady(
     """Put the results of a step in force in which everybody goes on."""
     outputs = steady.apply(state, result)
     if result.drafts is not None:
-        state.offered.offer(steady.template.slots, result.drafts)
+        speculation.offer(state, record.plan, steady.template.slots, result.drafts)
     state.recorder.tokens(steady.template.slots, None, now)
     if state.cached_news:
         outputs.num_cached_tokens, state.cached_news = state.cached_news, {}
@@ -80,14 +80,16 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
         finished += _end(state, rows, tokens, state.stops.judge(rows, totals, tokens), now)
     elif len(rows):
         accepted = speculation.append(state, rows, tokens)
-        tokens, num_accepted = accepted.tokens, accepted.num_drafts
+        tokens, num_accepted = accepted.tokens, int(accepted.num_drafts.sum())
+        drafts = plan.num_drafts if index is None else plan.num_drafts[index]
+        state.draft_length.observe_accepted(drafts, accepted.num_drafts)
         _name_full_blocks(state, rows, accepted.totals, slots.total[rows] - 1)
         state.recorder.tokens(rows, accepted.verdict.kept, now)
         state.recorder.discarded(accepted.num_discarded)
         finished += _end(state, rows, tokens, accepted.verdict, now)
     if result.drafts is not None:
         goes_on = yielded & (slots.epoch[plan.slots] == plan.epochs)
-        state.offered.offer(plan.slots[goes_on], result.drafts[goes_on])
+        speculation.offer(state, plan, plan.slots[goes_on], result.drafts[goes_on])
     if index is not None:
         state.recorder.discarded(int(np.count_nonzero(plan.samples & ~valid)))
         finished += _end_without_tokens(state, plan, valid & ~plan.samples, now)
@@ -114,6 +116,8 @@ def _record(
     num_accepted_tokens: int = 0,
 ) -> None:
     plan = record.plan
+    if not record.num_prefill_tokens:
+        speculation.observe_step(state, plan, result, num_accepted_tokens)
     state.recorder.step(
         StepRecord(
             step_id=plan.step_id,

@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline_crds.settings import EngineSettings, SpeculativeMethod
 from paceline_engine.core.draft_plan import DraftPlan, PlannedDrafts
-from paceline_engine.core.plan import Int32
+from paceline_engine.core.plan import Int32, StepPlan, StepResult
 from paceline_engine.core.stop import Verdict
 
 if TYPE_CHECKING:
@@ -27,6 +27,14 @@ def max_drafts(settings: EngineSettings) -> int:
     if settings.speculative_method is SpeculativeMethod.NONE:
         return 0
     return settings.speculative_num_tokens
+
+
+def drafts_to_ask_for(state: "SchedulerState", plan: StepPlan) -> int:
+    """Most drafts that each row of a plan may bring along with its result."""
+    most = max_drafts(state.settings)
+    if not most or not state.settings.speculative_adaptive:
+        return most
+    return state.draft_length.choose(int(np.count_nonzero(plan.samples)), most)
 
 
 class OfferedDrafts:
@@ -43,17 +51,18 @@ class OfferedDrafts:
         self.count = np.zeros(max_slots, dtype=np.int32)
         self.tokens = np.zeros((max_slots, 1), dtype=np.int32)
 
-    def offer(self, slots: Int32, drafts: Int32) -> None:
-        """Drafts [m, width] of these slots, -1 behind the last of each."""
-        counts = np.count_nonzero(drafts >= 0, axis=1).astype(np.int32)
+    def offer(self, slots: Int32, drafts: Int32) -> Int32:
+        """Drafts [m, width] of these slots, -1 behind the last of each; returns how many each."""
+        counts: Int32 = np.count_nonzero(drafts >= 0, axis=1).astype(np.int32)
         if not counts.any():
-            return
+            return counts
         width = drafts.shape[1]
         if width > self.tokens.shape[1]:
             self.tokens = np.zeros((len(self.tokens), width), dtype=np.int32)
         self.tokens[slots, :width] = drafts
         self.count[slots] = counts
         self.has_any = True
+        return counts
 
     def forget(self, slot: int) -> None:
         """The slot's request is another one, or stands elsewhere."""
@@ -85,6 +94,8 @@ def plan_drafts(state: "SchedulerState", draft: DraftPlan, *, is_open: bool) -> 
     if gone := draft.dropped | draft.skipped:
         wanted[np.isin(rows, np.array(list(gone), dtype=np.int32))] = 0
     budget = draft.lanes.total // 2 if is_open else draft.lanes.total
+    if state.settings.speculative_adaptive:
+        budget = min(budget, state.draft_length.max_total)
     counts = _reserve(state, draft, rows, _within(np.maximum(wanted, 0), budget))
     total = int(counts.sum())
     if not total:
@@ -131,14 +142,14 @@ class Accepted:
         totals: [m] tokens that each request had before.
         tokens: [m, width] int32 that count, -1 behind them.
         verdict: how many of each count, and who ends.
-        num_drafts: drafts that held, also those behind an end.
+        num_drafts: [m] drafts that held, also those behind an end.
         num_discarded: tokens behind an end.
     """
 
     totals: Int32
     tokens: Int32
     verdict: Verdict
-    num_drafts: int
+    num_drafts: Int32
     num_discarded: int
 
 
@@ -152,7 +163,7 @@ def append(state: "SchedulerState", rows: Int32, tokens: Int32) -> Accepted:
     """
     slots = state.slots
     totals: Int32 = slots.total[rows]
-    given = np.count_nonzero(tokens >= 0, axis=1)
+    given = np.count_nonzero(tokens >= 0, axis=1).astype(np.int32)
     verdict = state.stops.judge(rows, totals, tokens)
     kept = verdict.kept
     counts = np.arange(tokens.shape[1]) < kept[:, None]
@@ -166,6 +177,32 @@ def append(state: "SchedulerState", rows: Int32, tokens: Int32) -> Accepted:
         totals=totals,
         tokens=np.where(counts, tokens, np.int32(-1))[:, : max(1, int(kept.max()))],
         verdict=verdict,
-        num_drafts=int(given.sum()) - len(rows),
+        num_drafts=given - 1,
         num_discarded=int(given.sum() - kept.sum()),
     )
+
+
+def offer(state: "SchedulerState", plan: StepPlan, slots: Int32, drafts: Int32) -> None:
+    """Keep the drafts that came with a result for the next plan.
+
+    Args:
+        state: mutated.
+        plan: the one that asked for them.
+        slots: [m] whose requests go on.
+        drafts: [m, width], -1 behind the last of each.
+    """
+    counts = state.offered.offer(slots, drafts)
+    if len(slots):
+        state.draft_length.observe_offer(counts, plan.max_drafts)
+
+
+def observe_step(
+    state: "SchedulerState", plan: StepPlan, result: StepResult, num_accepted: int
+) -> None:
+    """Learn what a step of decodes alone cost, with drafts or without."""
+    if not max_drafts(state.settings):
+        return
+    spent_ms = result.host_ms + result.device_ms
+    length = state.draft_length
+    length.observe_step(len(plan.slots), len(plan.draft_tokens), num_accepted, spent_ms)
+    state.recorder.speculation_goodput = length.goodput

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.admission import Brake, DrainRate, ExpectedOutput
 from paceline_engine.core.block_pool import BlockPool
+from paceline_engine.core.draft_length import DraftLength
 from paceline_engine.core.draft_plan import DraftPlan, RowTemplate
 from paceline_engine.core.lanes import prefill_cap
 from paceline_engine.core.limits import EngineLimits
@@ -61,6 +62,7 @@ class SchedulerState:
         removed: slots that the runner must forget with the next plan.
         template: arrays of the all-decode step; None after somebody came or went.
         offered: drafts that the next plan may take.
+        draft_length: how many of them pay.
         steady: decodes in lockstep; the slots' arrays are behind it until it is settled.
         needs_resync: a step failed: the next plan adds every running request again.
         cached_news: request id -> cached tokens that no output has told yet.
@@ -89,6 +91,7 @@ class SchedulerState:
         self.removed: list[int] = []
         self.template: RowTemplate | None = None
         self.offered = OfferedDrafts(limits.max_slots)
+        self.draft_length = DraftLength()
         self.steady: SteadyBatch | None = None
         self.needs_resync = False
         self.cached_news: dict[int, int] = {}

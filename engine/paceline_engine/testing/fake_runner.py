@@ -109,12 +109,14 @@ class FakeRunner:
         num_steps, num_tokens: what was computed so far.
         bad_requests: ids whose next sampling row reports an error.
         drafter: what is proposed with each row's tokens; None proposes nothing.
+        step_ms: how long a plan takes by its own account; None: nobody measures.
         num_drafts, num_accepted: draft tokens that were computed, and those that held.
     """
 
     def __init__(self, limits: EngineLimits, drafter: DraftRule | None = None) -> None:
         self.limits = limits
         self.drafter = drafter
+        self.step_ms: Callable[[StepPlan], float] | None = None
         self.num_drafts = 0
         self.num_accepted = 0
         self.num_steps = 0
@@ -162,6 +164,8 @@ class FakeRunner:
         for row, (slot, start, count) in enumerate(rows):
             if slot not in self._broken:
                 self._read(plan, row, self._slots[slot], start + count, drafts[row], result)
+        if self.step_ms is not None:
+            result.device_ms = self.step_ms(plan)
         longest = int(np.count_nonzero(tokens >= 0, axis=1).max(initial=1))
         result.tokens = tokens[:, :longest]
         self.num_steps += 1

@@ -72,6 +72,7 @@ class Trial:
             settings.setdefault("speculative_method", SpeculativeMethod.NGRAM)
             settings.setdefault("speculative_num_tokens", 4)
             settings.setdefault("boot_max_speculative_num_tokens", 32)
+            settings.setdefault("speculative_adaptive", False)
         self.settings = EngineSettings(**settings)
         self.recorder = Recorder(self.settings, self.limits)
         self.scheduler = Scheduler(self.settings, self.limits, self.recorder, max_plans=max_plans)

@@ -279,3 +279,25 @@ def test_computed_tokens_are_those_without_drafts_plus_rejected_and_discarded_on
     )
     num_steps_with_tokens = sum(int(plan.samples.sum()) for plan in trial.plans) - 8
     assert stats.histogram(metrics.ITL).count == num_steps_with_tokens
+
+
+@pytest.mark.parametrize(
+    ("drafter", "cost_ms", "pays"),
+    [
+        (right, lambda tokens: 1 + 0.1 * tokens, True),
+        (right, lambda tokens: tokens**1.5, False),
+        (wrong, lambda tokens: 1 + 0.1 * tokens, False),
+    ],
+)
+def test_as_many_drafts_are_asked_for_as_pay(drafter, cost_ms, pays):
+    trial = Trial(drafter=drafter, speculative_adaptive=True)
+    trial.runner.step_ms = lambda plan: cost_ms(plan.total_tokens)
+    trial.submit(range(10), max_tokens=400)
+    trial.run()
+    trial.assert_all_solo()
+    asked = [plan.max_drafts for plan in trial.plans[10:]]
+    assert sorted(asked)[len(asked) // 2] == (4 if pays else 0)
+    assert (value(trial, metrics.SPECULATION_GOODPUT) > 5) == pays
+    trial.change(speculative_adaptive=False)
+    trial.submit(range(10), max_tokens=4)
+    assert trial.step().max_drafts == 4

@@ -51,8 +51,9 @@ def test_tokens_are_the_same_with_and_without_drafts(
     drafted = server.metric(metrics.SPEC_DRAFT_TOKENS)
     expected = complete_all(server, **extra)
     assert server.metric(metrics.SPEC_DRAFT_TOKENS) == drafted
-    server.patch(speculativeNumTokens=5)
+    server.patch(speculativeNumTokens=5, speculativeAdaptive=False)
     assert complete_all(server, **extra) == expected
+    server.patch(speculativeAdaptive=True)
     assert [complete(server, prompt, **extra) for prompt in PROMPTS[:12]] == expected[:12]
     accepted = server.metric(metrics.SPEC_ACCEPTED)
     drafted = server.metric(metrics.SPEC_DRAFT_TOKENS)
@@ -63,7 +64,7 @@ def test_tokens_are_the_same_with_and_without_drafts(
 
 def test_a_request_that_declines_drafts_gets_none(speculating: ServerProcess) -> None:
     server, prompt = speculating, "ABC ABC ABC ABC ABC ABC"
-    server.patch(speculativeNumTokens=5)
+    server.patch(speculativeNumTokens=5, speculativeAdaptive=False)
     before = server.metric(metrics.SPEC_DRAFT_TOKENS)
     declined = complete(server, prompt, speculation=False)
     assert server.metric(metrics.SPEC_DRAFT_TOKENS) == before

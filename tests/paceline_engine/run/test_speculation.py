@@ -15,7 +15,12 @@ from paceline_engine.run.runner import Runner
 from paceline_engine.testing.session import Session, load_runner
 from paceline_engine.testing.tiny_model import TinyModel
 
-DRAFTS = {"speculative_method": "Ngram", "boot_max_speculative_num_tokens": 6}
+DRAFTS = {
+    "speculative_method": "Ngram",
+    "boot_max_speculative_num_tokens": 6,
+    "speculative_min_lookup": 1,
+    "speculative_adaptive": False,
+}
 MAX_TOKENS = 40
 HOT = 8.0
 """A temperature at which no token of the tiny model is out of the question."""
@@ -48,8 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runner(folder: Path) -> Runner:
-    settings = {**DRAFTS, "speculative_min_lookup": 1, "max_num_seqs": 64}
-    return load_runner(folder, **settings)
+    return load_runner(folder, **DRAFTS, max_num_seqs=64)
 
 
 def run(runner: Runner, num_drafts: int, *, admits_all: bool = False, **settings: Any) -> Session:
@@ -116,8 +120,9 @@ def test_a_request_may_decline_drafts(runner: Runner, plain: Session) -> None:
 
 @pytest.mark.slow
 def test_preemption_and_prefix_hits_change_nothing(folder: Path, plain: Session) -> None:
-    settings = {**DRAFTS, "speculative_min_lookup": 1, "num_kv_blocks": 24}
-    session = run(load_runner(folder, **settings), 6, watermark="0", admits_all=True)
+    session = run(
+        load_runner(folder, **DRAFTS, num_kv_blocks=24), 6, watermark="0", admits_all=True
+    )
     assert session.num_returns > 0
     assert session.outputs == plain.outputs
 
