@@ -53,11 +53,6 @@ _LIMITS = {
         lack="no other proposer of drafts",
         is_accepted=lambda value: value in {SpeculativeMethod.NONE, SpeculativeMethod.NGRAM},
     ),
-    "inter_token_target_ms": _Limit(
-        accepted="absent",
-        lack="no budget in milliseconds",
-        is_accepted=lambda value: value is None,
-    ),
 }
 
 

@@ -107,7 +107,6 @@ def test_help_and_reference_say_what_this_release_does_not_build() -> None:
         "scheduling_policy": "Fcfs or Priority",
         "kv_cache_dtype": "Auto",
         "speculative_method": "None or Ngram",
-        "inter_token_target_ms": "absent",
     }.items():
         note = f"In this release it must be {accepted}"
         assert note in flags.help_of(name)

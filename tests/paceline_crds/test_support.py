@@ -42,7 +42,6 @@ def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:
             "speculative: {method: Mtp, numTokens: 2}",
             "speculativeMethod must be None or Ngram, got Mtp",
         ),
-        ("scheduling: {interTokenTargetMs: 50}", "interTokenTargetMs must be absent, got 50"),
     ],
 )
 def test_a_setting_that_the_engine_would_refuse_is_refused_before(line: str, sentence: str) -> None:

@@ -7,7 +7,7 @@ after the row was planned.
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline_engine.core import speculation
+from paceline_engine.core import speculation, step_features
 from paceline_engine.core.plan import Int32, StepOutputs, StepPlan, StepResult, TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason
 from paceline_engine.core.state import InFlight, SchedulerState
@@ -118,6 +118,7 @@ def _record(
     plan = record.plan
     if not record.num_prefill_tokens:
         speculation.observe_step(state, plan, result, num_accepted_tokens)
+    sizes = step_features.of(plan)
     state.recorder.step(
         StepRecord(
             step_id=plan.step_id,
@@ -130,6 +131,9 @@ def _record(
             num_draft_tokens=len(plan.draft_tokens),
             num_drafts=int(np.count_nonzero(plan.num_drafts)),
             num_accepted_tokens=num_accepted_tokens,
+            kv_tokens_read=sizes.kv_tokens_read,
+            attention_pairs=sizes.attention_pairs,
+            num_sampled=sizes.num_sampled,
             num_preempted=record.num_preempted,
             host_ms=result.host_ms,
             device_ms=result.device_ms,

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from paceline_crds import objective
 from paceline_crds.settings import DType, EngineSettings, KvCacheDType
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.limits import EngineLimits
@@ -39,9 +40,19 @@ class LoadedModel:
 
 
 def load_model(
-    folder: Path, settings: EngineSettings, progress: Callable[[str, float], None]
+    folder: Path,
+    settings: EngineSettings,
+    progress: Callable[[str, float], None],
+    *,
+    gpu_memory_bytes: int | None = None,
 ) -> LoadedModel:
     """Load weights, plan memory, make the KV cache.
+
+    Args:
+        folder: of the model.
+        settings: as a person or an objective set them; the device decides the rest.
+        progress: told of each phase.
+        gpu_memory_bytes: of the device; None means a CPU.
 
     Raises:
         StartFailed: with one of its reasons.
@@ -49,7 +60,7 @@ def load_model(
     progress("config", 0.0)
     _refuse_unbuilt(settings)
     config = load_config(folder)
-    booted = settings.booted()
+    booted = objective.for_device(settings, gpu_memory_bytes).booted()
     progress("kernels", 0.0)
     kernels = choose_kernels(config, booted.dtype)
     booted = booted.model_copy(update={"dtype": kernels.dtype})

@@ -128,7 +128,16 @@ def rotary_(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
     )
 
 
-def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    k_scale: Tensor | None = None,  # noqa: ARG001  (FP8 caches are refused)
+    v_scale: Tensor | None = None,  # noqa: ARG001  (FP8 caches are refused)
+) -> None:
     """See ops.write_kv."""
     _expect_heads("k", k)
     _expect_heads("v", v)
@@ -158,6 +167,8 @@ def paged_attention(
     softmax_scale: float,
     sliding_window: int | None = None,
     soft_cap: float | None = None,
+    k_scale: Tensor | None = None,  # noqa: ARG001  (FP8 caches are refused)
+    v_scale: Tensor | None = None,  # noqa: ARG001  (FP8 caches are refused)
 ) -> Tensor:
     """See ops.paged_attention."""
     _expect_heads("q", q)

@@ -10,7 +10,6 @@ CASES = {
     "schedulingPolicy": "Fair",
     "kvCacheDtype": "FP8",
     "speculativeMethod": "Eagle",
-    "interTokenTargetMs": 50,
 }
 
 

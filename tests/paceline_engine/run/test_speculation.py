@@ -59,7 +59,7 @@ def runner(folder: Path) -> Runner:
 def run(runner: Runner, num_drafts: int, *, admits_all: bool = False, **settings: Any) -> Session:
     session = Session(runner, speculative_num_tokens=num_drafts, **settings)
     for _ in range(500 * admits_all):  # it believes that outputs are short
-        session.scheduler.learn_output_length(0, 1000)
+        session.expected.observe(0, 1000)
     for prompt, kind in zip(prompts(), KINDS, strict=True):
         session.submit(prompt, max_tokens=MAX_TOKENS, **kind)
     session.run()
