@@ -22,6 +22,7 @@ from paceline_kernels.linear import (
 )
 from paceline_kernels.paged_kv import check_write, new_kv_cache, paged_attention, write_kv
 from paceline_kernels.sampling import sample_gumbel, sample_top
+from paceline_kernels.speculation import verify_drafts
 
 __all__ = [
     "IMPLS",
@@ -42,6 +43,7 @@ __all__ = [
     "sample_top",
     "set_cpu_threads",
     "silu_and_mul",
+    "verify_drafts",
     "write_kv",
 ]
 
