@@ -12,6 +12,7 @@ help:
 	@echo 'make test-full  the same and the ones that take minutes'
 	@echo 'make lint       house rules, format, lint, imports, types, generated files'
 	@echo 'make e2e        journeys on a real Kubernetes on this machine; e2e-full: the long ones too'
+	@echo 'make kernels-aot  compile the GPU kernels ahead of time; kernels-aot-check: compare'
 	@echo 'make format     format the sources'
 	@echo 'make generate   write the generated files again'
 
@@ -42,6 +43,17 @@ lint: .venv
 	.venv/bin/mypy
 	@echo '--- generated files'
 	$(PYTHON_IN_VENV) -m paceline_crds.generate --check
+
+# Every Triton kernel for every target, without a GPU (kernels/README.md): minutes.
+.PHONY: kernels-aot kernels-aot-check
+AOT = PYTHONPATH=crds:kernels TRITON_INTERPRET=0 $(PYTHON_IN_VENV) -m paceline_kernels.fused.aot
+kernels-aot: .venv
+	@echo '--- kernels compiled ahead of time, into kernels/aot_table.md'
+	$(AOT) kernels/aot_table.md
+
+kernels-aot-check: .venv
+	@echo '--- kernels compiled ahead of time, compared with kernels/aot_table.md'
+	$(AOT) --check kernels/aot_table.md
 
 format: .venv
 	.venv/bin/ruff format .

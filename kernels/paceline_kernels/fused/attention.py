@@ -199,7 +199,9 @@ class AttentionCall:
         """What this call may be tuned over."""
         element_bytes = self.operand_dtypes()[0].primitive_bitwidth // 8
         dim = power_of_two(self.q.shape[2])
-        return attention_configs(dim, self.group, element_bytes, self.decode_queries)
+        return attention_configs(
+            dim, self.group, element_bytes, self.decode_queries, is_fp8=self.is_fp8
+        )
 
     def key(self) -> tuple[object, ...]:
         """What the best configuration depends on."""

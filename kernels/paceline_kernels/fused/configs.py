@@ -30,9 +30,9 @@ def _config(block_m: int, tile: int, num_warps: int, num_stages: int) -> Attenti
 
 
 def attention_configs(
-    dim: int, group: int, element_bytes: int, decode_queries: int | None
+    dim: int, group: int, element_bytes: int, decode_queries: int | None, *, is_fp8: bool
 ) -> tuple[AttentionConfig, ...]:
-    """Candidates for a class of attention calls.
+    """Candidates for a class of attention calls; no default spills on any target.
 
     Args:
         dim: head_dim rounded up to a power of two.
@@ -40,13 +40,14 @@ def attention_configs(
         element_bytes: of the products' operands: 2, or 4 for float32.
         decode_queries: every row has this many, one program's worth, and memory is the limit;
             None: chunks, or a mixture.
+        is_fp8: the cache is quantised, which takes registers to undo.
     """
     rows = max(MIN_ROWS, power_of_two(group))
     if element_bytes == 4:
-        return (_config(rows, 32 if dim < 256 else 16, 4, 2),)
+        return (_config(rows, 16, 8, 1) if dim >= 256 else _config(rows, 32, 512 // dim, 2),)
     if decode_queries is not None:
         rows = max(rows, min(64, power_of_two(group * decode_queries)))
-        if dim == 256:
+        if dim >= 256:
             return (_config(rows, 32, 4, 2), _config(rows, 64, 8, 2))
         return (
             _config(rows, 32, 4, 2),
@@ -54,15 +55,14 @@ def attention_configs(
             _config(rows, 64, 4, 2),
             _config(rows, 128, 4, 2),
         )
-    if dim == 256:
+    if dim >= 256:
         return (_config(max(rows, 64), 32, 8, 2), _config(max(rows, 128), 32, 8, 2))
-    return (
-        _config(max(rows, 128), 32, 8, 2),
-        _config(max(rows, 128), 64, 8, 2),
-        _config(max(rows, 128), 64, 8, 3),
-        _config(max(rows, 64), 32, 4, 2),
-        _config(max(rows, 64), 64, 4, 2),
-    )
+    wide, slim = max(rows, 128), max(rows, 64)
+    others = (_config(wide, 64, 8, 2), _config(wide, 64, 8, 3), _config(slim, 64, 4, 2))
+    if is_fp8:
+        default = _config(wide, 32, 8, 1) if dim <= 64 else _config(slim, 32, 4, 2)
+        return (default, _config(wide, 32, 8, 2), *others)
+    return (_config(wide, 32, 8, 2), _config(slim, 32, 4, 2), *others)
 
 
 def split_count(programs: int, max_context: int, num_processors: int, tile: int) -> int:

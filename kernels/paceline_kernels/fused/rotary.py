@@ -150,6 +150,7 @@ def rotary_launch(
             "WRITES": write is not None,
             "FP8": is_fp8,
         },
-        num_warps=min(8, max(1, power_of_two(heads) * power_of_two(half) // 512)),
+        # Two halves of 8 values each in a thread's registers; with 16 some devices spill.
+        num_warps=min(16, max(1, power_of_two(heads) * power_of_two(half) // 256)),
         num_stages=1,
     )

@@ -67,6 +67,16 @@ def require() -> None:
         raise ImplUnavailableError(reason)
 
 
+def require_device() -> None:
+    """Refuse to measure without a device.
+
+    Raises:
+        ImplUnavailableError: there is none.
+    """
+    if is_interpreting() or not torch.cuda.is_available():
+        raise ImplUnavailableError("times are those of a CUDA or ROCm device, and torch sees none")
+
+
 def expect_on_device(name: str, tensor: Tensor) -> None:
     """Refuse a tensor in memory that the kernels cannot reach.
 
