@@ -12,6 +12,8 @@ from cluster.operator_process import OperatorProcess
 from cluster.wait import until
 from cluster.write_gate import When, WriteGate
 
+IN_NETWORK = "--engines=pod-network"
+"""The gate passes requests on; a port-forward would be a connection of its own kind."""
 LIFE: tuple[Document, ...] = (
     {},
     {"scheduling": {"maxNumSeqs": 6}},
@@ -53,11 +55,11 @@ def killed_in_life(
 
         def again() -> None:
             operator.kill()
-            operator.start()
+            operator.start(IN_NETWORK)
 
         gate.kill, gate.rule = again, rule
         operator.environment["KUBECONFIG"] = str(gate.kubeconfig)
-        operator.start()
+        operator.start(IN_NETWORK)
         operator.wait_ready()
         live(deployment, replicas)
         until(

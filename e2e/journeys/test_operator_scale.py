@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ def operator(
 
 
 def test_many_deployments_are_served_in_time_in_little_memory_and_then_in_silence(
-    namespace: Namespace, operator: OperatorProcess
+    namespace: Namespace, operator: OperatorProcess, tell: Callable[[str], None]
 ) -> None:
     rooms = ":".join(str(host_volumes.CHECKOUT / room) for room in host_volumes.SOURCES)
     command = [sys.executable, str(SCRIPT), namespace.name, str(NUMBER), str(LIMIT_S)]
@@ -49,6 +49,6 @@ def test_many_deployments_are_served_in_time_in_little_memory_and_then_in_silenc
         "reconcile_p99_s": operator.quantile("paceline_operator_reconcile_seconds", 0.99),
         "cpu_s": operator.metric("process_cpu_seconds_total"),
     }
-    sys.stderr.write(json.dumps(found) + "\n")
+    tell(json.dumps(found))
     assert operator.writes() == writes, "an idle operator writes nothing"
     assert found["rss_mib"] <= MAX_RSS_MIB
