@@ -1,8 +1,11 @@
 """Paths of the HTTP surface, once: servers mount them, the operator and the CLI call them."""
 
-MODELS = "/v1/models"
-CHAT_COMPLETIONS = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
+OPENAI_BASE = "/v1"
+"""What OpenAI's clients take as the end of their base URL."""
+
+MODELS = f"{OPENAI_BASE}/models"
+CHAT_COMPLETIONS = f"{OPENAI_BASE}/chat/completions"
+COMPLETIONS = f"{OPENAI_BASE}/completions"
 TOKENIZE = "/tokenize"
 DETOKENIZE = "/detokenize"
 VERSION = "/version"

@@ -7,6 +7,7 @@ learned means the same to the other.
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline_engine.core.plan import StepPlan
 
@@ -64,4 +65,22 @@ def of(plan: StepPlan) -> StepFeatures:
         kv_tokens_read=kv_tokens,
         attention_pairs=int((tokens * plan.starts + tokens * (tokens + 1) // 2).sum()),
         num_sampled=num_yielding + int(np.add.reduce(plan.num_drafts)),
+    )
+
+
+def of_decodes(contexts: NDArray[np.int32]) -> StepFeatures:
+    """Sizes of a step in which each row computes one token and yields one.
+
+    Args:
+        contexts: [rows] tokens that each row's attention reads, the new one included.
+    """
+    num_rows = len(contexts)
+    kv_tokens = int(np.add.reduce(contexts))
+    return StepFeatures(
+        num_rows=num_rows,
+        num_prefill_tokens=0,
+        num_decode_tokens=num_rows,
+        kv_tokens_read=kv_tokens,
+        attention_pairs=kv_tokens,
+        num_sampled=num_rows,
     )
