@@ -24,6 +24,7 @@ def add_command(commands: Any) -> None:
     _add_serve(kinds)
     _add_interference(kinds)
     bench_kv_dtype.add_command(kinds)
+    _add_sim(kinds)
     shown = kinds.add_parser("workloads", help="list the workloads and what batching can gain")
     shown.add_argument("--seed", type=int, default=1234, help="of the workloads (default 1234)")
     shown.set_defaults(handler=list_workloads)
@@ -85,6 +86,33 @@ def _add_interference(kinds: Any) -> None:
     add("--factors", type=float, nargs="+", default=[1.5, 2.0, 3.0], metavar="F")
     add("--rounds", type=_positive, default=1, metavar="N", help="of everything; medians count")
     parser.set_defaults(handler=bench_interference)
+
+
+def _add_sim(kinds: Any) -> None:
+    parser = kinds.add_parser(
+        "sim",
+        help="a running engine against its simulation",
+        description="Fit step times to some workloads on a running engine, then compare others "
+        "with their simulation: medians and ranges of all rounds, by the engine's own clock. "
+        "Prints a report; it asserts nothing.",
+    )
+    _add_server(parser)
+    add = parser.add_argument
+    add(
+        "--admin-url", default=DEFAULT_ADMIN_URL, metavar="URL", help=f"default {DEFAULT_ADMIN_URL}"
+    )
+    add("--admin-token-file", type=Path, metavar="FILE", help="with the admin token, if it asks")
+    add("--fit", default="mixed,decode16,prefill16", metavar="NAME[,NAME]", help="for the fit")
+    add(
+        "--workload",
+        default="shared_prefix,interference,heavy_tail",
+        metavar="NAME[,NAME]",
+        help="what is compared (default shared_prefix,interference,heavy_tail)",
+    )
+    add("--rate", type=float, default=1.0, metavar="R", help="requests a second (default 1)")
+    add("--rounds", type=_positive, default=5, metavar="N", help="over all workloads (default 5)")
+    add("--limit", type=_positive, default=64, metavar="N", help="requests of each (default 64)")
+    parser.set_defaults(handler=bench_sim)
 
 
 def _add_server(parser: Any) -> None:
@@ -181,6 +209,44 @@ def bench_interference(args: argparse.Namespace) -> int:
         return interference.run(plan, sweep, _write_line, as_json=args.json)
     except (serve.BenchFailed, ValueError) as error:
         raise CommandError(str(error)) from error
+
+
+def bench_sim(args: argparse.Namespace) -> int:
+    """Compare an engine with its simulation."""
+    from paceline_engine.bench import serve, simulator
+    from paceline_engine.bench.client import Load, Mode, Target
+    from paceline_engine.bench.workloads import NAMES
+
+    names, fit_names = args.workload.split(","), args.fit.split(",")
+    unknown = [name for name in (*names, *fit_names) if name not in NAMES]
+    if unknown:
+        raise CommandError(f"workloads must be among {', '.join(NAMES)}, got {unknown[0]!r}")
+    key = _key_of(args.api_key_file)
+    try:
+        model = args.model or serve.first_model(args.base_url, key)
+        plan = simulator.Comparison(
+            bench=serve.BenchPlan(
+                target=Target(base_url=args.base_url, model=model, api_key=key),
+                load=Load(mode=Mode.POISSON, rate=args.rate),
+                names=names,
+                vocabulary=_vocabulary(args.tokenizer),
+                seed=args.seed,
+                steady_tokens=args.steady_tokens,
+                limit=args.limit,
+                repeats=args.rounds,
+            ),
+            fit_names=fit_names,
+            admin_url=args.admin_url,
+            admin_token=_key_of(args.admin_token_file),
+        )
+        result = simulator.run(plan)
+    except (serve.BenchFailed, ValueError) as error:
+        raise CommandError(str(error)) from error
+    if args.json:
+        _write_line(json.dumps(result))
+    else:
+        simulator.show(result, _write_line)
+    return EXIT_OK
 
 
 def list_workloads(args: argparse.Namespace) -> int:

@@ -57,6 +57,8 @@ class Recording:
         steps: oldest first; a failed step is none.
         first_tokens_s, ends_s: after the arrival, of requests that got a token and were not cut.
         num_preemptions: of the requests.
+        last_arrival_s: of its newest request, on the engine's own clock: where a later recording of
+            the same engine goes on.
     """
 
     model: str
@@ -67,6 +69,7 @@ class Recording:
     first_tokens_s: tuple[float, ...]
     ends_s: tuple[float, ...]
     num_preemptions: int
+    last_arrival_s: float
 
 
 def load(file: Path) -> Recording:
@@ -81,8 +84,12 @@ def load(file: Path) -> Recording:
         raise BadRecording(f"{file} must be a recording, got {error}") from error
 
 
-def read(body: Mapping[str, Any]) -> Recording:
+def read(body: Mapping[str, Any], *, after_s: float = float("-inf")) -> Recording:
     """Make sense of a recording's body.
+
+    Args:
+        body: the JSON object.
+        after_s: leave out what arrived or was planned until then, on the engine's clock.
 
     Raises:
         BadRecording: see `load`.
@@ -99,8 +106,14 @@ def read(body: Mapping[str, Any]) -> Recording:
             | {"numKvBlocks": limits["numBlocks"], "maxModelLen": limits["maxModelLen"]}
         )
         generation = body["generation"]
-        steps = [row for row in _rows(body["steps"]) if row["generation"] == generation]
-        rows = _requests_since(steps, _rows(body["requests"]), generation)
+        steps = [
+            row
+            for row in _rows(body["steps"])
+            if row["generation"] == generation and row["plannedS"] > after_s
+        ]
+        if generation and steps:
+            after_s = max(after_s, steps[0]["plannedS"])
+        rows = _requests_after(after_s, _rows(body["requests"]), generation)
         return _recording(body["model"], settings, steps, rows)
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
         raise BadRecording(
@@ -128,6 +141,7 @@ def _recording(
         first_tokens_s=tuple(row["firstTokenS"] - row["arrivalS"] for row in served),
         ends_s=tuple(row["endS"] - row["arrivalS"] for row in served),
         num_preemptions=sum(row["numPreemptions"] for row in rows),
+        last_arrival_s=rows[-1]["arrivalS"],
     )
 
 
@@ -141,17 +155,14 @@ def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         raise BadRecording(f"the columns of a recording must have one length: {error}") from error
 
 
-def _requests_since(
-    steps: Sequence[Mapping[str, Any]], rows: list[dict[str, Any]], generation: int
+def _requests_after(
+    after_s: float, rows: list[dict[str, Any]], generation: int
 ) -> list[dict[str, Any]]:
-    """Requests that began and ended under this generation, their prefixes renumbered."""
-    since_s = float("-inf")
-    if generation and steps:
-        since_s = steps[0]["plannedS"]
+    """Requests that began later and ended under this generation, their prefixes renumbered."""
     places = [
         index
         for index, row in enumerate(rows)
-        if row["generation"] == generation and row["arrivalS"] >= since_s
+        if row["generation"] == generation and row["arrivalS"] > after_s
     ]
     new = {old: index for index, old in enumerate(places)}
     return [rows[old] | {"prefixOf": new.get(rows[old]["prefixOf"], -1)} for old in places]

@@ -26,6 +26,7 @@ TERMS = (
     "sampled_token",
 )
 _MIN_STEPS = 8
+_PASSES = 3
 
 
 class StepCost(Protocol):
@@ -87,9 +88,10 @@ class Fit:
 def fit(sizes: Sequence[StepFeatures], measured_ms: Sequence[float]) -> Fit:
     """Non-negative least squares of the relative error, steps that stand far out left out.
 
-    Relative, because a model that is 2 ms off for all would be useless for decodes of 3 ms. After a
-    first fit, steps that took more than three times what it says (the machine was elsewhere) do not
-    count for the weights; they stay in `ratios`.
+    Relative, for 2 ms off would be useless for decodes of 3 ms; relative
+    to the prediction of the pass before, because errors relative to noisy times favour a model that
+    is too fast. Steps that took more than three times what that says (the machine was elsewhere) do
+    not count for the weights; they stay in `ratios`.
 
     Args:
         sizes: of the steps.
@@ -104,10 +106,12 @@ def fit(sizes: Sequence[StepFeatures], measured_ms: Sequence[float]) -> Fit:
         raise ValueError(f"a fit needs {_MIN_STEPS} steps, got {len(sizes)}; record a longer run")
     x = matrix(sizes)
     y = np.asarray(measured_ms, dtype=np.float64)
-    weights = _relative_nnls(x, y)
-    usual = y <= 3 * np.maximum(x @ weights, 1e-9)
-    if usual.any() and not usual.all():
-        weights = _relative_nnls(x[usual], y[usual])
+    weights = _relative_nnls(x, y, y)
+    for _ in range(_PASSES):
+        predicted = np.maximum(x @ weights, 1e-9)
+        usual = y <= 3 * predicted
+        if usual.any():
+            weights = _relative_nnls(x[usual], y[usual], predicted[usual])
     predicted = np.maximum(x @ weights, 1e-9)
     errors = np.abs(y - predicted) / y
     return Fit(
@@ -138,9 +142,9 @@ def matrix(sizes: Sequence[StepFeatures]) -> Floats:
     )
 
 
-def _relative_nnls(x: Floats, y: Floats) -> Floats:
+def _relative_nnls(x: Floats, y: Floats, unit: Floats) -> Floats:
     scale = np.maximum(np.abs(x).max(axis=0), 1e-12)  # so that no column drowns another
-    weights: Floats = nnls((x / scale) / y[:, None], np.ones(len(y))) / scale
+    weights: Floats = nnls((x / scale) / unit[:, None], y / unit) / scale
     return weights
 
 

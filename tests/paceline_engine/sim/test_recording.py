@@ -78,6 +78,17 @@ def test_what_ran_before_a_live_change_is_left_out():
     assert min(step.started_s for step in found.steps) < 0.1
 
 
+def test_a_later_recording_goes_on_behind_an_earlier_one():
+    sim = small_simulator(LOAD)
+    sim.advance(1.5)
+    first = recording.read(recording_of(sim, num_blocks=512))
+    sim.run()
+    rest = recording.read(recording_of(sim, num_blocks=512), after_s=first.last_arrival_s)
+    known = [asked.arrival_s for asked in LOAD if asked.arrival_s > first.last_arrival_s + 1e-5]
+    assert len(rest.requests) == len(known)
+    assert rest.last_arrival_s == pytest.approx(LOAD[-1].arrival_s, abs=1e-5)
+
+
 def test_the_recorded_figures_are_those_of_the_run(ran: Simulator):
     row = recording.recorded_row(recording.read(recording_of(ran, num_blocks=512)))
     assert row["completed"] == 60

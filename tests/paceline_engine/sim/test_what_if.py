@@ -130,6 +130,7 @@ def test_a_recording_of_a_few_steps_is_too_short(recorded: Recording):
         first_tokens_s=found.first_tokens_s,
         ends_s=found.ends_s,
         num_preemptions=0,
+        last_arrival_s=found.last_arrival_s,
     )
     with pytest.raises(BadRecording, match="record a longer run"):
         what_if.answer(short, {}, seed=1)
