@@ -28,7 +28,8 @@ SMALL_BYTES = 64 * 1024
 MAX_VALUES = 1 << 16
 """Entries of lists and objects in a large body beside token ids: several times the messages that a
 chat may have. Reading so many holds up everybody for less than 0.1 s."""
-_PIECE_BYTES = 32 * 1024
+PIECE_BYTES = 32 * 1024
+"""Token ids that are read in one go."""
 _TOKEN_FIELDS = ("prompt", "tokens", "allowed_token_ids")
 _MARK = re.compile(rb'["\[{,]')
 _BACKSLASH = ord("\\")
@@ -83,7 +84,7 @@ def parse_large(kind: type[B], data: bytes) -> B:
 def _token_ids(name: str, raw: msgspec.Raw | None) -> list[int] | list[list[int]] | None:
     """A list of token ids, or a list of such lists; None for all else, wrong ids among it."""
     text = b"" if raw is None else bytes(raw).strip()
-    if len(text) <= _PIECE_BYTES or text[:1] != b"[" or b'"' in text or b"{" in text:
+    if len(text) <= PIECE_BYTES or text[:1] != b"[" or b'"' in text or b"{" in text:
         return None
     try:
         if text[1:].lstrip()[:1] != b"[":
@@ -111,7 +112,7 @@ def _flat_ids(name: str, text: bytes) -> list[int]:
     ids: list[int] = []
     start, end = 1, len(text) - 1
     while start < end:
-        cut = text.find(b",", start + _PIECE_BYTES, end)
+        cut = text.find(b",", start + PIECE_BYTES, end)
         cut = end if cut < 0 else cut
         ids += _IDS_OF.decode(b"[%b]" % text[start:cut])
         start = cut + 1
