@@ -70,6 +70,7 @@ class FakeEngine:
         )
         self.memory_plan = {"kvBytes": 0}
         self.kernels = {"attention": "fake"}
+        self.kv_divergence: dict[str, float] = {}
         self._runner = FakeRunner(self.limits)
         self.fail_steps = 0
         self._model_dir = model_dir
@@ -85,6 +86,10 @@ class FakeEngine:
             self.fail_steps -= 1
             raise RuntimeError("the device says no")
         self._runner.forward(plan)
+
+    def rest(self) -> bool:
+        """Nothing may wait."""
+        return False
 
     def sample(self, masks: Any = None) -> StepResult:
         """As the fake runner."""
