@@ -14,6 +14,8 @@ class StepRecord:
             all of the step. A row at the end of its known tokens is decode (its drafts apart).
         num_drafts: rows with draft tokens; num_accepted_tokens: drafts that held.
         num_preempted: requests preempted while this step was planned.
+        num_recomputed_tokens: tokens that requests which came back with this step had computed
+            before and lost; this step and later ones compute them again.
         predicted_ms: what the cost model said; host_ms, device_ms: from the result.
         plan_ms, forward_ms, sample_ms, apply_ms: where the time went, as the step loop measured it.
         error: why the step failed; empty when it did not.
@@ -32,6 +34,7 @@ class StepRecord:
     num_drafts: int = 0
     num_accepted_tokens: int = 0
     num_preempted: int = 0
+    num_recomputed_tokens: int = 0
     predicted_ms: float | None = None
     host_ms: float = 0.0
     device_ms: float = 0.0

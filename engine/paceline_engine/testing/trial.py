@@ -58,6 +58,7 @@ class Trial:
         max_plans: int = 1,
         step_s: float = 0.01,
         is_checked: bool = True,
+        gives_all_back: bool = False,
         **settings: Any,
     ) -> None:
         self.limits = limits or tiny_limits()
@@ -73,6 +74,7 @@ class Trial:
             self.recorder,
             max_plans=max_plans,
             expected=self._expected,
+            gives_all_back=gives_all_back,
         )
         self.runner = FakeRunner(self.limits)
         self.max_plans = max_plans

@@ -37,9 +37,12 @@ class Schedule(RuleBasedStateMachine):
         max_plans=st.sampled_from([1, 1, 2]),
         is_hopeful=st.booleans(),
         is_checked=st.booleans(),
+        gives_all_back=st.sampled_from([False, False, False, True]),
         live=LIVE,
     )
-    def begin(self, num_blocks, block_size, max_plans, is_hopeful, is_checked, live):
+    def begin(
+        self, num_blocks, block_size, max_plans, is_hopeful, is_checked, gives_all_back, live
+    ):
         limits = tiny_limits(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -49,7 +52,13 @@ class Schedule(RuleBasedStateMachine):
             vocab_size=61,
             eos_token_ids=(7,),
         )
-        self.trial = Trial(limits, max_plans=max_plans, is_checked=is_checked, **live)
+        self.trial = Trial(
+            limits,
+            max_plans=max_plans,
+            is_checked=is_checked,
+            gives_all_back=gives_all_back,
+            **live,
+        )
         if is_hopeful:
             self.trial.expect_short_outputs()
         self.cut: set[int] = set()  # ended from outside: their tokens are a prefix of all
