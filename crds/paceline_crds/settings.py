@@ -145,10 +145,10 @@ class EngineSettings(BaseModel):
         int | None, Knob(change=LIVE, unit="ms", spec="scheduling.interTokenTargetMs", tunable=True)
     ] = Field(
         default=None,
-        ge=1,
+        ge=0,
         le=600_000,
         description="Target for the gap between two tokens of a stream; prefill is kept to what "
-        "fits. Default: off, whatever spec.slo.itl says.",
+        "fits; 0 = off. Default: the target of slo.itl, else off.",
     )
     long_prefill_tokens: Annotated[
         int | None,
@@ -244,6 +244,27 @@ class EngineSettings(BaseModel):
         le=32,
         description="Most draft tokens that memory is planned for. Default: speculativeNumTokens.",
     )
+    speculative_adaptive: Annotated[bool, Knob(change=LIVE, spec="speculative.adaptive")] = Field(
+        default=True,
+        description="Draft as many tokens, up to speculativeNumTokens, as pay by the goodput "
+        "measured, none included. Off: always as many as there are.",
+    )
+    speculative_min_lookup: Annotated[
+        int, Knob(change=RESTART, unit="tokens", spec="speculative.minLookup")
+    ] = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description="Shortest suffix of the context that method Ngram looks up in it.",
+    )
+    speculative_max_lookup: Annotated[
+        int, Knob(change=RESTART, unit="tokens", spec="speculative.maxLookup")
+    ] = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="Longest suffix of the context that method Ngram looks up in it.",
+    )
 
     slo_ttft_ms: Annotated[int | None, Knob(change=LIVE, unit="ms", spec="slo.ttft.target")] = (
         Field(default=None, ge=1, le=86_400_000, description="Target of time to first token.")
@@ -275,6 +296,28 @@ class EngineSettings(BaseModel):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _speculation_is_whole(self) -> "EngineSettings":
+        if self.speculative_min_lookup > self.speculative_max_lookup:
+            raise ValueError(
+                f"speculativeMinLookup must be <= speculativeMaxLookup "
+                f"({self.speculative_max_lookup}), got {self.speculative_min_lookup}"
+            )
+        method = self.speculative_method
+        most = max(self.speculative_num_tokens, self.boot_max_speculative_num_tokens or 0)
+        if method is not SpeculativeMethod.NONE and most == 0:
+            raise ValueError(
+                f"speculativeMethod {method} needs speculativeNumTokens >= 1 (or, to turn it on "
+                "later, bootMaxSpeculativeNumTokens >= 1), got 0"
+            )
+        return self
+
+    @property
+    def step_target_ms(self) -> int | None:
+        """What a step should take at most while streams run; None = no target."""
+        own = self.inter_token_target_ms
+        return (self.slo_itl_ms if own is None else own) or None
+
     def booted(self) -> "EngineSettings":
         """Every boot maximum resolved, as an engine has them once it runs."""
         update: dict[str, Any] = {}
@@ -287,6 +330,10 @@ class EngineSettings(BaseModel):
     def on_border(self) -> dict[str, Any]:
         """Names in camelCase and JSON values, as the live settings API shows them."""
         return self.model_dump(mode="json", by_alias=True)
+
+    def written_on_border(self) -> dict[str, Any]:
+        """The same of those alone that were set: what is left out stays for a device to decide."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def border_name(name: str) -> str:

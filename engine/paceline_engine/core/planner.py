@@ -1,4 +1,4 @@
-"""One plan: running decodes first, then their chunks, then who waits.
+"""One plan: running decodes first, then the chunks of running prompts, drafts, who waits.
 
 Preemption happens in the first two parts and hits in the last, and a step that preempted admits
 nobody; so nobody whose pending blocks were hit in this step can still be undone.
@@ -6,7 +6,7 @@ nobody; so nobody whose pending blocks were hit in this step can still be undone
 
 import numpy as np
 
-from paceline_engine.core import intake, running
+from paceline_engine.core import intake, running, speculation, step_features
 from paceline_engine.core.draft_plan import DraftPlan
 from paceline_engine.core.lanes import LaneBudget, prefill_cap, split
 from paceline_engine.core.plan import StepPlan
@@ -21,12 +21,17 @@ def make(state: SchedulerState, now: float) -> StepPlan | None:
     while plan is None and has_preempted and state.requests:
         # Preempting may leave a step without rows; what was freed then serves the next attempt.
         plan, has_preempted = _attempt(state, now)
+    if plan is not None:
+        state.offered.clear()
+        plan.max_drafts = speculation.drafts_to_ask_for(state, plan)
     return plan
 
 
 def _steady(state: SchedulerState, now: float) -> StepPlan | None:
     """The step in which every running request goes on and nobody can join, if it is one."""
     if state.prefilling or state.in_flight or state.needs_resync or state.removed:
+        return None
+    if state.offered.has_any:
         return None
     if state.brake.is_on or (state.queue and intake.is_open(state, state.next_step_id)):
         return None
@@ -59,15 +64,21 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
         running.plan_decodes(state, draft)
     is_open = intake.is_open(state, draft.step_id)
     if state.prefilling or is_open:
-        draft.lanes = _split(state, draft.lanes.total, is_open=is_open)
+        share = _prefill_share(state, draft)
+        budget -= draft.lanes.total - share
+        draft.lanes = _split(state, share, is_open=is_open)
         running.plan_chunks(state, draft)
         slots.compact()
-        if is_open and not draft.num_preempted and draft.lanes.total > 0:
+    speculation.plan_drafts(state, draft, is_open=is_open)
+    if is_open and not draft.num_preempted and draft.lanes.total > 0:
+        intake.admit(state, draft, now)
+    if not draft.has_rows() and draft.lanes.is_shared():
+        # The share that was kept for others found no taker. A waiting prompt counts as long by
+        # its tokens, but wants a short one's share once its prefix is found in the cache.
+        draft.lanes.open_up()
+        running.plan_chunks(state, draft)
+        if is_open and not draft.num_preempted and not draft.has_rows():
             intake.admit(state, draft, now)
-        if not draft.has_rows() and state.prefilling:
-            # The share that was kept for others found no taker.
-            draft.lanes.open_up()
-            running.plan_chunks(state, draft)
     plan = draft.build(slots, state.removed)
     has_preempted = draft.num_preempted > 0
     state.brake.step(has_preempted=has_preempted)
@@ -93,10 +104,32 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
     return plan, has_preempted
 
 
+def _prefill_share(state: SchedulerState, draft: DraftPlan) -> int:
+    """What decodes left of the budget, or less: what fits the target between two tokens."""
+    left, target_ms = draft.lanes.total, state.settings.step_target_ms
+    if target_ms is None or draft.decodes is None:
+        return left
+    rows, slots = draft.decodes.slots, state.slots
+    if not len(rows):
+        return left
+    decodes = step_features.of_decodes(slots.computed[rows] + 1)
+    first = min(state.prefilling.values(), key=lambda tracked: tracked.key, default=None)
+    context = int(slots.computed[first.slot]) if first is not None else 0
+    return min(left, state.governor.prefill_tokens(target_ms, decodes, context=context))
+
+
 def _split(state: SchedulerState, budget: int, *, is_open: bool) -> LaneBudget:
-    """Share what decodes left between long and short prompts."""
+    """Share what decodes left between long and short prompts.
+
+    Under a target in milliseconds the share is small already; the lanes then split it and nobody
+    is capped below it.
+    """
     others = len(state.requests) - 1
-    cap = prefill_cap(state.settings.long_prefill_tokens, state.budget, others)
+    is_governed = state.settings.step_target_ms is not None
+    if is_governed and state.settings.long_prefill_tokens is None:
+        cap = budget if others > 0 else 0
+    else:
+        cap = prefill_cap(state.settings.long_prefill_tokens, state.budget, others)
     if not cap:
         return split(budget, 0, 0, 0, 0)
     slots, queued = state.slots, state.queue.lane_tokens if is_open else (0, 0)

@@ -19,6 +19,7 @@ from paceline_engine.core.plan import StepOutputs, StepPlan, StepResult
 from paceline_engine.core.request import Finished, FinishReason, Refusal, Request
 from paceline_engine.core.state import SchedulerState
 from paceline_engine.core.stats import Recorder
+from paceline_engine.core.step_features import StepFeatures
 from paceline_engine.core.tracked import RequestState, TrackedRequest
 
 
@@ -121,7 +122,10 @@ class Scheduler:
     def abort(self, request_id: int, now: float) -> Finished | None:
         """The client went away; None if the request is unknown or has ended."""
         tracked = self._state.requests.get(request_id)
-        return None if tracked is None else self._state.end(tracked, FinishReason.ABORT, now)
+        if tracked is None:
+            self._state.recorder.request_settled(request_id)
+            return None
+        return self._state.end(tracked, FinishReason.ABORT, now)
 
     def fail(self, request_id: int, message: str, now: float) -> Finished | None:
         """A request cannot go on: it ends with ERROR; None if it is unknown or has ended."""
@@ -135,10 +139,19 @@ class Scheduler:
         request_id: int,
         num_output_tokens: int,
         now: float,
+        *,
+        found_stop: bool = True,
     ) -> Finished | None:
-        """A stop string was found after so many output tokens; what came behind is discarded."""
+        """A stop string was found after so many output tokens; what came behind is discarded.
+
+        A request that has stop strings and ended by itself is counted now: the client may have
+        found one in its last tokens, or none (`found_stop`).
+        """
         tracked = self._state.requests.get(request_id)
         if tracked is None:
+            self._state.recorder.request_settled(
+                request_id, num_output_tokens, found_stop=found_stop
+            )
             return None
         return self._state.end(tracked, FinishReason.STOP, now, num_output_tokens=num_output_tokens)
 
@@ -172,6 +185,14 @@ class Scheduler:
         if steady is not None and steady is state.steady and steady.can_apply(state, result):
             return results.apply_steady(state, steady, record, result, now)
         return results.apply(self._state, record, result, now)
+
+    def predict_ms(self, features: StepFeatures) -> float:
+        """How long a step of these sizes will take."""
+        return self._state.governor.model.predict_ms(features)
+
+    def learn(self, features: StepFeatures, spent_ms: float) -> None:
+        """A step took so long, counted from the end of the one before if that led to it."""
+        self._state.governor.observe(features, spent_ms)
 
     def fail_step(self, step_id: int) -> None:
         """The oldest outstanding step failed: what it had advanced is taken back."""

@@ -9,8 +9,8 @@ first; `iteration_tokens` sums what steps computed.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import Int32
 from paceline_engine.core.prompt_heads import PromptHeads
 from paceline_engine.core.request import Finished, FinishReason, Request
+from paceline_engine.core.request_log import EndedRequest, RequestLog
 from paceline_engine.core.request_rows import RequestRows
 from paceline_engine.core.request_tally import RequestTally
 from paceline_engine.core.slo import SloJudge, SloTargets
@@ -34,6 +35,11 @@ from paceline_engine.core.step_tally import StepTally
 from paceline_engine.core.token_ledger import TokenLedger
 
 __all__ = ["Recorder", "StatsSnapshot", "StepRecord"]
+
+_STEP_COLUMNS = (*(column.name for column in fields(StepRecord)), "num_tokens")
+
+
+_Ended = tuple[Finished, float, Request | None, Sequence[bytes]]
 
 
 def _no_reasons() -> Mapping[str, int]:
@@ -63,11 +69,14 @@ class Recorder:
         self._step_parts = dict.fromkeys(metrics.STEP_PARTS, 0.0)
         self._reasons_seen: dict[str, None] = {}
         self._startup: dict[str, float] = {}
+        self._kv_divergence: dict[str, float] = {}
         self._rows = RequestRows(limits.max_slots)
         self._slo = SloJudge(SloTargets.of(settings), self._rows.capacity)
         self._heads = PromptHeads()
         self._steps = StepTally(self._counters, self._histograms)
         self._ends = RequestTally(self._histograms)
+        self._log = RequestLog()
+        self._unsettled: dict[int, _Ended] = {}
         self._ledger = TokenLedger(self._rows, self._slo, self._counters, self._histograms)
         self.speculation_goodput = 0.0
         self._slo_revision = 0
@@ -99,9 +108,12 @@ class Recorder:
             self._slo.retarget(targets)
             self._slo_revision = generation
 
-    def startup(self, seconds_by_phase: Mapping[str, float]) -> None:
-        """How long the phases of the start took."""
+    def startup(
+        self, seconds_by_phase: Mapping[str, float], kv_divergence: Mapping[str, float]
+    ) -> None:
+        """How long the phases of the start took, and what FP8 KV does to the logits by measure."""
         self._startup.update(seconds_by_phase)
+        self._kv_divergence.update(kv_divergence)
 
     # -- a request's life --------------------------------------------------------------------
 
@@ -164,9 +176,54 @@ class Recorder:
         """Tokens were computed and given to nobody (behind an end, of a void row)."""
         self._counters[metrics.DISCARDED] += num_tokens
 
-    def request_finished(self, finished: Finished, now: float) -> None:
-        """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded."""
+    def request_finished(
+        self,
+        finished: Finished,
+        now: float,
+        request: Request | None = None,
+        keys: Sequence[bytes] = (),
+        *,
+        is_final: bool = True,
+    ) -> None:
+        """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded.
+
+        Args:
+            finished: its end.
+            now: when.
+            request: what was asked; None keeps it out of the log of a recording.
+            keys: of its full blocks, prompt and output; not to be changed any more.
+            is_final: no stop string can be found in what it gave. Else one that may have stop
+                strings is counted when `request_settled` says what its client read.
+        """
         self._ledger.settle()
+        rows = self._rows
+        if not is_final and rows.has_stop_strings[rows.row_of(finished.request_id)]:
+            rows.end(finished.request_id)
+            self._unsettled[finished.request_id] = finished, now, request, keys
+            return
+        self._count_finished(finished, now, request, keys)
+
+    def request_settled(
+        self, request_id: int, num_output_tokens: int | None = None, *, found_stop: bool = False
+    ) -> None:
+        """How many tokens of an ended request count; None: its client went away, so all of them.
+
+        Does nothing for a request that was counted when it ended.
+        """
+        if (held := self._unsettled.pop(request_id, None)) is None:
+            return
+        finished, ended_s, request, keys = held
+        if num_output_tokens is not None:
+            finished = replace(
+                finished,
+                num_output_tokens=min(num_output_tokens, finished.num_output_tokens),
+                reason=FinishReason.STOP if found_stop else finished.reason,
+            )
+        self._count_finished(finished, ended_s, request, keys)
+
+    def _count_finished(
+        self, finished: Finished, now: float, request: Request | None, keys: Sequence[bytes]
+    ) -> None:
         rows = self._rows
         row = rows.row_of(finished.request_id)
         self.discarded(self._ledger.settle_output(row, finished.num_output_tokens))
@@ -196,6 +253,24 @@ class Recorder:
                     int(rows.preemptions[row]),
                 )
             )
+        if request is not None:
+            self._log.add(
+                EndedRequest(
+                    arrival_s=arrival,
+                    num_prompt_tokens=finished.num_prompt_tokens,
+                    num_output_tokens=finished.num_output_tokens,
+                    max_tokens=request.params.max_tokens,
+                    num_cached_tokens=finished.num_cached_tokens,
+                    num_preemptions=int(rows.preemptions[row]),
+                    first_token_s=first,
+                    end_s=now,
+                    reason=reason,
+                    priority=request.priority,
+                    tenant=request.tenant,
+                    generation=self._generation,
+                    keys=keys,
+                )
+            )
         rows.remove(finished.request_id)
 
     # -- steps -------------------------------------------------------------------------------
@@ -204,7 +279,7 @@ class Recorder:
         """A step was applied; the recorder keeps the record."""
         active, cached, free, held = self._pool_usage()
         record.blocks_active, record.blocks_cached = active + held, cached
-        record.blocks_free = free
+        record.blocks_free, record.generation = free, self._generation
         record.num_running, record.num_waiting = self._rows.num_running, self._rows.num_waiting
         self._steps.add(record)
         self._step_parts["host"] += record.host_ms / 1e3
@@ -227,6 +302,14 @@ class Recorder:
         """The last steps, oldest first, as JSON-ready dicts."""
         kept = list(self._steps.last)[-limit:] if limit > 0 else []
         return [asdict(record) | {"num_tokens": record.num_tokens} for record in kept]
+
+    def recording(self) -> dict[str, dict[str, list[Any]]]:
+        """All that is kept of requests and steps, as columns: tens of milliseconds."""
+        steps = list(self._steps.last)
+        return {
+            "requests": self._log.columns(self._limits.block_size),
+            "steps": {name: [getattr(step, name) for step in steps] for name in _STEP_COLUMNS},
+        }
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -252,6 +335,7 @@ class Recorder:
         values[metrics.SLO_REVISION] = {(): float(self._slo_revision)}
         values[metrics.SPECULATION_GOODPUT] = {(): self.speculation_goodput}
         values[metrics.STARTUP_SECONDS] = _by_label(self._startup.items())
+        values[metrics.KV_DIVERGENCE] = _by_label(self._kv_divergence.items())
         values[metrics.SETTINGS_GENERATION] = {(): float(self._generation)}
         values[metrics.SETTINGS_REVISION] = {(): float(self._revision)}
         values.update(settings_series.series(self._settings, self._limits))

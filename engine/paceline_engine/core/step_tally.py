@@ -12,7 +12,7 @@ from paceline_crds import metrics
 from paceline_engine.core.histogram import Histogram
 from paceline_engine.core.step_record import StepRecord
 
-_STEPS_KEPT = 1024
+STEPS_KEPT = 8192
 _UNCOUNTED_KEPT = 256
 
 
@@ -24,7 +24,7 @@ class StepTally:
     """
 
     def __init__(self, counters: dict[str, float], histograms: dict[str, Histogram]) -> None:
-        self.last: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
+        self.last: deque[StepRecord] = deque(maxlen=STEPS_KEPT)
         self._counters, self._histograms = counters, histograms
         self._uncounted: list[StepRecord] = []
 

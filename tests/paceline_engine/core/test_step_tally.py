@@ -6,7 +6,7 @@ from paceline_crds import metrics
 from paceline_crds.metrics import METRICS
 from paceline_engine.core.histogram import Histogram
 from paceline_engine.core.step_record import StepRecord
-from paceline_engine.core.step_tally import StepTally
+from paceline_engine.core.step_tally import STEPS_KEPT, StepTally
 
 COUNTERS = (metrics.STEPS, metrics.SPEC_DRAFTS, metrics.SPEC_DRAFT_TOKENS, metrics.SPEC_ACCEPTED)
 FAMILIES = (
@@ -17,7 +17,7 @@ FAMILIES = (
 )
 
 
-@pytest.mark.parametrize("count", [1, 255, 256, 257, 1500])
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 9000])
 def test_every_step_is_counted_once_however_many_there_are(count: int) -> None:
     counters = dict.fromkeys(COUNTERS, 0.0)
     histograms = {family: Histogram(METRICS[family].buckets) for family in FAMILIES}
@@ -45,5 +45,5 @@ def test_every_step_is_counted_once_however_many_there_are(count: int) -> None:
     assert histograms[metrics.STEP_BUDGET_USED].data().count == count - 1
     assert histograms[metrics.KV_USAGE_HISTOGRAM].data().sum == pytest.approx(0.25 * count)
     assert histograms[metrics.STEP_DURATION].data().sum == pytest.approx(0.5 * count)
-    assert len(tally.last) == min(count, 1024)
+    assert len(tally.last) == min(count, STEPS_KEPT)
     assert tally.last[-1].step_id == count - 1
