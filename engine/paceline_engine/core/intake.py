@@ -180,6 +180,7 @@ class Walk:
         state, key = self._state, tracked.key
         if state.slots.num_seated or state.in_flight:
             key = (key[0], 2, 0)
+        num_wanted -= state.pool.num_held  # they come by themselves
         return num_wanted > 0 and take_kept(state, key, num_wanted)
 
     def _may_pass(self, wanted: int) -> bool:
