@@ -36,6 +36,9 @@ def _add_scheduler(kinds: Any) -> None:
     parser.add_argument(
         "--running", type=_positive, nargs="+", metavar="N", help="numbers of running requests"
     )
+    parser.add_argument(
+        "--preemption", action="store_true", help="instead: tokens computed twice in a small pool"
+    )
     parser.set_defaults(handler=bench_scheduler)
 
 
@@ -138,6 +141,8 @@ def bench_scheduler(args: argparse.Namespace) -> int:
     from paceline_engine.bench import scheduler
 
     arguments = ["--json"] if args.json else []
+    if args.preemption:
+        arguments.append("--preemption")
     if args.running:
         arguments += ["--running", *map(str, args.running)]
     return scheduler.main(arguments)

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from paceline_crds.settings import EngineSettings
+from paceline_engine.bench import preemption
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepPlan, StepResult
 from paceline_engine.core.request import Request, SamplingParams
@@ -180,12 +181,24 @@ def line(row: Row) -> str:
     )
 
 
+def _print_preemption(*, as_json: bool) -> int:
+    if not as_json:
+        sys.stdout.write(preemption.HEAD + "\n")
+    for row in preemption.run():
+        sys.stdout.write((json.dumps(asdict(row)) if as_json else preemption.line(row)) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print one row a line."""
     parser = argparse.ArgumentParser(prog="paceline bench scheduler", description=__doc__)
     parser.add_argument("--json", action="store_true", help="a line of JSON per row")
     parser.add_argument("--running", type=int, nargs="*", default=list(SIZES))
+    parser.add_argument("--preemption", action="store_true", help="tokens computed twice instead")
     options = parser.parse_args(arguments)
+    if options.preemption:
+        return _print_preemption(as_json=options.json)
     if not options.json:
         sys.stdout.write(HEAD + "\n")
     for row in run(options.running):

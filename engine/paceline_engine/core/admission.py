@@ -6,6 +6,7 @@ Small learners and rules; `intake` walks the queue with them. Time comes in as a
 import math
 from dataclasses import dataclass
 
+from paceline_engine.core.output_tail import OutputTail
 from paceline_engine.core.request import Refusal
 
 MAX_PASSES = 16
@@ -21,12 +22,16 @@ class ExpectedOutput:
 
     Two moving means, of the share of max_tokens that was used and of the length itself; the smaller
     forecast counts, since clients that leave max_tokens out ask for everything that fits.
+
+    Attributes:
+        tail: how long outputs get that have some length already.
     """
 
     def __init__(self) -> None:
         self._share = 1.0
         self._tokens = _PRIOR_TOKENS
         self._seen = 0
+        self.tail = OutputTail()
 
     def observe(self, num_output_tokens: int, max_output_tokens: int) -> None:
         """A request ended by itself after so many tokens of those it was allowed."""
@@ -36,6 +41,7 @@ class ExpectedOutput:
         weight = max(_SLOWEST_WEIGHT, 1 / (self._seen + 1))
         self._share += weight * (num_output_tokens / max_output_tokens - self._share)
         self._tokens += weight * (num_output_tokens - self._tokens)
+        self.tail.observe(num_output_tokens)
 
     def forecast(self, num_output_tokens: int, max_output_tokens: int) -> int:
         """Tokens still to come for a request that has `num_output_tokens` already."""

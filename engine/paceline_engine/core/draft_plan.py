@@ -78,8 +78,9 @@ class DraftPlan:
         drafts: what is verified with the decodes; planned after all rows that may be taken back.
         added: slot -> request that takes the slot.
         is_refused: somebody did not get blocks; nobody behind takes those.
-        victims: running requests, best first, once somebody needs blocks.
+        victims: running requests, cheapest to preempt first, once somebody needs blocks.
         num_preempted: requests that lost their slot in this step.
+        num_recomputed: tokens that requests which come back have to compute again.
     """
 
     step_id: int
@@ -93,6 +94,7 @@ class DraftPlan:
     is_refused: bool = False
     victims: list[TrackedRequest] | None = None
     num_preempted: int = 0
+    num_recomputed: int = 0
     _blocks: list[tuple[Int32, Int32]] = field(default_factory=list)
     _table_slots: list[int] = field(default_factory=list)
     _table_blocks: list[int] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from paceline_crds.settings import Batching
 from paceline_engine.core.admission import MAX_LOOKS, MAX_PASSES
 from paceline_engine.core.draft_plan import DraftPlan
+from paceline_engine.core.preemption import take_kept
 from paceline_engine.core.running import add_chunk
 from paceline_engine.core.state import SchedulerState
 from paceline_engine.core.tracked import TrackedRequest, WaitReason
@@ -51,7 +52,8 @@ def blocks_to_start(state: SchedulerState, num_tokens: int, limit: int) -> int |
     if not seated and not state.queue:
         return wanted  # alone: it is let in whatever the forecast says
     state.settle()
-    room = state.pool.num_free - state.slots.promised_blocks() - state.reserve_blocks
+    promised = state.slots.promised_blocks(state.expected.tail)
+    room = state.pool.num_free - promised - state.reserve_blocks
     return wanted if wanted <= room - starters.num_blocks else None
 
 
@@ -89,7 +91,7 @@ class Walk:
         self._draft = draft
         self._now = now
         self._head: TrackedRequest | None = None
-        self._promised = state.slots.promised_blocks()
+        self._promised = state.slots.promised_blocks(state.expected.tail)
         self._reserve = state.reserve_blocks
 
     def run(self) -> None:
@@ -136,19 +138,23 @@ class Walk:
         known = tracked.num_waiting_tokens
         if state.cache.enabled:
             state.cache.extend(tracked.chain, tracked.token_ids)
-        hits = state.cache.lookup(tracked.chain, tracked.max_hit_tokens)
-        n = self._draft.lanes.room(known - len(hits) * size)
+        hits = state.cache.lookup(tracked.chain, tracked.max_hit_tokens, len(tracked.kept))
+        has = len(tracked.kept) + len(hits)
+        n = self._draft.lanes.room(known - has * size)
         if n <= 0:
             tracked.wait_reason = WaitReason.TOKEN_BUDGET
             return False
         final = _final_tokens(state, known, tracked.num_prompt_tokens, tracked.limit)
-        wanted = -(-final // size) - len(hits)
+        wanted = -(-final // size) - has
         revived = state.pool.num_idle(hits) if hits else 0
         free = state.pool.num_free - revived
         room = free - self._promised - self._reserve
-        chunk = -(-(len(hits) * size + n) // size) - len(hits)
+        chunk = -(-(has * size + n) // size) - has
         is_alone = not state.slots.num_seated and not state.in_flight
         if not (chunk <= free and (is_alone or (wanted <= room and self._may_pass(wanted)))):
+            missing = chunk - free if is_alone else max(chunk - free, wanted - room)
+            if self._head is None and self._take_kept(tracked, missing):
+                return self._try(tracked)  # some of what was taken may have been hits
             tracked.wait_reason = WaitReason.KV_BLOCKS
             if self._head is None:
                 self._head = tracked
@@ -164,6 +170,18 @@ class Walk:
         add_chunk(state, self._draft, tracked, n)
         self._promised += wanted - chunk
         return True
+
+    def _take_kept(self, tracked: TrackedRequest, num_wanted: int) -> bool:
+        """Take blocks that preempted requests kept, for the head that does not fit.
+
+        Those of a worse level at any time; those of its own level only if nobody runs, since to
+        wait for running ones costs nothing that was computed.
+        """
+        state, key = self._state, tracked.key
+        if state.slots.num_seated or state.in_flight:
+            key = (key[0], 2, 0)
+        num_wanted -= state.pool.num_held  # they come by themselves
+        return num_wanted > 0 and take_kept(state, key, num_wanted)
 
     def _may_pass(self, wanted: int) -> bool:
         head = self._head

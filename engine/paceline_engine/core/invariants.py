@@ -22,6 +22,9 @@ def check(state: SchedulerState) -> None:
             blocks = state.slots.blocks(tracked.slot).tolist()
             assert len(set(blocks)) == len(blocks), f"slot {tracked.slot} has a block twice"
             refs.update(blocks)
+    for tracked in state.queue:
+        assert len(set(tracked.kept)) == len(tracked.kept), "a request keeps a block twice"
+        refs.update(tracked.kept)
     holds = Counter(block for record in state.in_flight for block in record.held)
     state.pool.check(refs, holds)
     state.cache.check()
@@ -38,6 +41,11 @@ def _check_requests(state: SchedulerState) -> None:
     for tracked in waiting:
         assert tracked.slot == -1, f"waiting request {tracked.request_id} has a slot"
         assert tracked.state in (RequestState.WAITING, RequestState.PREEMPTED)
+        num_kept_tokens = len(tracked.kept) * state.limits.block_size
+        assert num_kept_tokens < len(tracked.token_ids), "nothing is left to compute"
+        assert tracked.state is RequestState.PREEMPTED or not tracked.kept
+    keepers = {tracked.request_id for tracked in waiting if tracked.kept}
+    assert set(state.keepers) == keepers, "kept blocks whose owner is not known"
     seated = [tracked for tracked in state.slots.tracked if tracked is not None]
     assert all(tracked.state is RequestState.RUNNING for tracked in seated)
     ids = {tracked.request_id for tracked in (*waiting, *seated)}

@@ -46,7 +46,7 @@ def _steady(state: SchedulerState, now: float) -> StepPlan | None:
         return None
     plan = steady.plan(state, state.next_step_id)
     state.next_step_id += 1
-    state.in_flight.append(InFlight(plan, now, state.budget, num_rows, 0, 0, steady))
+    state.in_flight.append(InFlight(plan, now, state.budget, num_rows, 0, 0, steady=steady))
     return plan
 
 
@@ -55,6 +55,7 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
     state.leave_steady()
     slots = state.slots
     slots.compact()
+    slots.forget_promises()
     budget = state.budget
     draft = DraftPlan(state.next_step_id, LaneBudget(budget, budget, budget, 0))
     if state.needs_resync:
@@ -97,6 +98,7 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
             num_decodes=len(plan.slots) - len(draft.chunks),
             num_prefill_tokens=sum(draft.chunks.values()),
             num_preempted=draft.num_preempted,
+            num_recomputed=draft.num_recomputed,
         )
     )
     return plan, has_preempted

@@ -110,8 +110,8 @@ class PrefixCache:
 
     # -- hits --------------------------------------------------------------------------------
 
-    def lookup(self, chain: HashChain, num_tokens: int) -> list[int]:
-        """The longest run of known blocks from the start; takes no reference.
+    def lookup(self, chain: HashChain, num_tokens: int, start: int = 0) -> list[int]:
+        """The longest run of known blocks; takes no reference.
 
         Whole blocks only and at most `num_tokens` - 1 tokens, so that the last token is computed
         and yields logits.
@@ -120,26 +120,29 @@ class PrefixCache:
             chain: extended with the request's tokens.
             num_tokens: tokens of the request so far (T), or the last position of which a hit is
                 allowed, plus one.
+            start: entry of the table from which on blocks are looked for; it has those before.
         """
         if not self.enabled:
             return []
         find = self.pool.find
         blocks: list[int] = []
-        for key in chain.keys[: max(0, num_tokens - 1) // self.block_size]:
+        for key in chain.keys[start : max(0, num_tokens - 1) // self.block_size]:
             block = find(key)
             if block is None:
                 break
             blocks.append(block)
         return blocks
 
-    def take(self, request_id: int, blocks: Sequence[int]) -> None:
+    def take(self, request_id: int, blocks: Sequence[int], start: int = 0) -> None:
         """Acquire the hit `blocks` for a request, noting on whose pending blocks it relies.
+
+        `start` is the entry of its table at which they begin.
 
         They may be its own, if it was preempted while the step that fills them is in flight.
         """
         self.pool.acquire(blocks)
         for pending in self._pending.values():
-            for index, block in enumerate(blocks):
+            for index, block in enumerate(blocks, start):
                 owner = pending.owners.get(block)
                 if owner is not None:
                     followers = pending.followers.setdefault(owner, {})
@@ -220,10 +223,11 @@ class PrefixCache:
             follower != request_id for follower in pending.followers.get(request_id, ())
         )
 
-    def undo(self, step_id: int, request_id: int) -> None:
+    def undo(self, step_id: int, request_id: int, num_kept_tokens: int = 0) -> None:
         """Take one request back out of a step being planned: its pending keys and its reliance.
 
-        Call it before its blocks are released. It must not be relied on.
+        Call it before its blocks are released. It must not be relied on. What it keeps it still
+        relies on.
         """
         pending = self._pending.get(step_id)
         if pending is not None:
@@ -233,7 +237,8 @@ class PrefixCache:
                 self.pool.clear_key(block)
         for other in self._pending.values():
             for followers in other.followers.values():
-                followers.pop(request_id, None)
+                if followers.get(request_id, -1) >= num_kept_tokens:
+                    del followers[request_id]
 
     def withdraw(self, step_id: int) -> dict[int, int]:
         """A step failed: nothing it was to fill is known.

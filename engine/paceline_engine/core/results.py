@@ -135,6 +135,7 @@ def _record(
             attention_pairs=sizes.attention_pairs,
             num_sampled=sizes.num_sampled,
             num_preempted=record.num_preempted,
+            num_recomputed_tokens=record.num_recomputed,
             host_ms=result.host_ms,
             device_ms=result.device_ms,
         )
@@ -253,6 +254,11 @@ def restore(state: SchedulerState, failed: InFlight) -> None:
             plan.slots[valid].tolist(), plan.starts[valid].tolist(), strict=True
         ):
             starts.setdefault(slot, start)
+        # Who was preempted after such a plan kept, or brought back, blocks that it was to fill.
+        for request_id, start in zip(
+            plan.request_ids[~valid].tolist(), plan.starts[~valid].tolist(), strict=True
+        ):
+            kept[request_id] = min(start, kept.get(request_id, start))
     newest = state.in_flight[-1] if state.in_flight else None
     for slot in slots.order[slots.is_seated[slots.order]].tolist():
         tracked = slots.at(slot)
@@ -270,6 +276,10 @@ def restore(state: SchedulerState, failed: InFlight) -> None:
             state.prefilling[slot] = tracked
         else:
             state.prefilling.pop(slot, None)
+    for request_id, tracked in list(state.keepers.items()):
+        tokens = len(tracked.kept) * state.limits.block_size
+        tokens = min(tokens, kept.get(request_id, tokens))
+        state.drop_kept(tracked, tokens // state.limits.block_size)
     state.template = None
     state.needs_resync = True
     state.is_intake_due = True

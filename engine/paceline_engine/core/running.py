@@ -7,7 +7,7 @@ block boundary when blocks are short. Blocks are taken before a row is planned.
 import numpy as np
 
 from paceline_engine.core.draft_plan import DraftPlan, RowTemplate
-from paceline_engine.core.preemption import Room, make_room
+from paceline_engine.core.preemption import Room, make_room, preempt
 from paceline_engine.core.slots import Int32
 from paceline_engine.core.state import SchedulerState
 from paceline_engine.core.tracked import TrackedRequest
@@ -75,7 +75,7 @@ def _give_while_short(state: SchedulerState, draft: DraftPlan, takers: Int32) ->
             continue
         draft.is_refused = True
         if room is Room.NONE:
-            state.preempt(tracked, draft)
+            preempt(state, draft, tracked, 0)
         else:
             draft.skip(tracked.slot)
 
@@ -107,7 +107,7 @@ def _plan_chunk(state: SchedulerState, draft: DraftPlan, tracked: TrackedRequest
             draft.is_refused = True
         if n <= 0:
             if room is Room.NONE:
-                state.preempt(tracked, draft)
+                preempt(state, draft, tracked, 0)
             return
     add_chunk(state, draft, tracked, n)
 

@@ -31,6 +31,8 @@ class Scheduler:
         limits: what the engine has.
         recorder: is told what requests and steps do.
         expected: what is known of lengths of outputs at the start; nothing if it is left out.
+        gives_all_back: preempted requests keep nothing and the last is the first victim, as in
+            other engines; to compare with.
         max_plans: plans that may be outstanding (D); 1 = plan, run, apply.
     """
 
@@ -42,8 +44,15 @@ class Scheduler:
         *,
         max_plans: int = 1,
         expected: ExpectedOutput | None = None,
+        gives_all_back: bool = False,
     ) -> None:
-        self._state = SchedulerState(settings, limits, recorder, expected or ExpectedOutput())
+        self._state = SchedulerState(
+            settings,
+            limits,
+            recorder,
+            expected or ExpectedOutput(),
+            gives_all_back=gives_all_back,
+        )
         recorder.attach(self._state.pool.usage, self._waiting_reasons)
         self._max_plans = max_plans
         self._num_arrivals = 0
@@ -238,9 +247,11 @@ class Scheduler:
             "age_s": now - tracked.request.arrival_s,
             "num_prompt_tokens": tracked.num_prompt_tokens,
             "num_output_tokens": total - tracked.num_prompt_tokens,
-            "num_computed_tokens": int(slots.computed[slot]) if is_running else 0,
+            "num_computed_tokens": int(slots.computed[slot])
+            if is_running
+            else len(tracked.kept) * slots.block_size,
             "num_cached_tokens": tracked.num_cached_tokens,
-            "num_blocks": len(slots.blocks(slot)) if is_running else 0,
+            "num_blocks": len(slots.blocks(slot) if is_running else tracked.kept),
             "num_preemptions": tracked.num_preemptions,
             "wait_reason": "" if is_running else intake.wait_reason(self._state, tracked).value,
         }

@@ -7,11 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline_engine.core.limits import EngineLimits
+from paceline_engine.core.output_tail import OutputTail
 from paceline_engine.core.tracked import TrackedRequest
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
+_GROWTH_SHARE = 0.5
 NUM_GROUPS = 1
 """KV groups (full attention now; sliding window and recurrent state later)."""
 FULL = 0
@@ -178,13 +180,26 @@ class Slots:
             self._num_promised = -1
         return list(dropped)
 
-    def promised_blocks(self) -> int:
-        """Blocks that running requests are expected to take beyond those they have."""
+    def promised_blocks(self, tail: OutputTail) -> int:
+        """Blocks that running requests are expected to take beyond those they have.
+
+        What admission expected of each, or half of the growth of outputs that are as long as theirs
+        are now: a request that outlived its forecast goes on, but not all of them are at their
+        longest at the same time.
+        """
         if self._num_promised < 0:
-            order = self.order
-            missing = self.promised[order] - self.num_blocks[FULL, order]
-            self._num_promised = int(np.maximum(missing, 0).sum())
+            order = self.order[self.is_seated[self.order]]
+            prompt, have = self.num_prompt[order], self.num_blocks[FULL, order]
+            total = self.total[order]
+            growth = tail.expected(total - prompt) - (total - prompt)
+            final = np.minimum(total + _GROWTH_SHARE * growth, self.compute_end[order])
+            blocks = np.maximum(self.promised[order], np.ceil(final / self.block_size))
+            self._num_promised = int(np.maximum(blocks - have, 0).sum())
         return self._num_promised
+
+    def forget_promises(self) -> None:
+        """Requests have got longer: count again when somebody asks."""
+        self._num_promised = -1
 
     def promise(self, slot: int, num_blocks: int) -> None:
         """Admission expects the request to use so many blocks in the end."""

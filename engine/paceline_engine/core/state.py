@@ -40,6 +40,7 @@ class InFlight:
         num_decodes: rows of requests that had no prompt left.
         num_prefill_tokens: tokens of the other rows.
         num_preempted: requests that lost their slot for it.
+        num_recomputed: tokens that requests which came back with it have to compute again.
         steady: the batch that planned it, if one did.
     """
 
@@ -49,6 +50,7 @@ class InFlight:
     num_decodes: int
     num_prefill_tokens: int
     num_preempted: int
+    num_recomputed: int = 0
     steady: SteadyBatch | None = None
     held: list[int] = field(default_factory=list)
 
@@ -72,6 +74,8 @@ class SchedulerState:
         steady: decodes in lockstep; the slots' arrays are behind it until it is settled.
         needs_resync: a step failed: the next plan adds every running request again.
         cached_news: request id -> cached tokens that no output has told yet.
+        gives_all_back: preempted requests keep nothing and the last runs out first: to compare.
+        keepers: waiting requests that kept blocks when they were preempted, by id.
         is_intake_due: something happened that may let a waiting request in.
         is_batch_open: static batching: the batch still takes requests.
         rotation: where the decodes start that get budget when it is too small for all.
@@ -83,6 +87,8 @@ class SchedulerState:
         limits: EngineLimits,
         recorder: Recorder,
         expected: ExpectedOutput,
+        *,
+        gives_all_back: bool = False,
     ) -> None:
         self.recorder = recorder
         self.settings = settings
@@ -101,6 +107,8 @@ class SchedulerState:
         self.governor = Governor()
         self.requests: dict[int, TrackedRequest] = {}
         self.prefilling: dict[int, TrackedRequest] = {}
+        self.keepers: dict[int, TrackedRequest] = {}
+        self.gives_all_back = gives_all_back
         self.in_flight: deque[InFlight] = deque()
         self.removed: list[int] = []
         self.template: RowTemplate | None = None
@@ -152,26 +160,32 @@ class SchedulerState:
             self.steady = None
 
     def seat(self, tracked: TrackedRequest, hits: list[int], draft: DraftPlan, now: float) -> None:
-        """A waiting request takes a slot, with the cached blocks of its prefix."""
+        """A waiting request takes a slot, with what it kept and `hits`, cached blocks behind it."""
         self.queue.remove(tracked)
-        num_computed = len(hits) * self.limits.block_size
+        kept, tracked.kept = tracked.kept, []
+        num_computed = (len(kept) + len(hits)) * self.limits.block_size
         slot = self.slots.seat(tracked, num_computed)
         params = tracked.request.params
         self.stops.add(slot, params, tracked.num_prompt_tokens, self.limits.max_model_len)
+        if kept:
+            del self.keepers[tracked.request_id]
+            self.slots.append_blocks(slot, kept)
         if hits:
-            self.cache.take(tracked.request_id, hits)
+            self.cache.take(tracked.request_id, hits, len(kept))
             self.slots.append_blocks(slot, hits)
-        self._num_seatings += 1
-        tracked.seat_no = self._num_seatings
         tracked.state = RequestState.RUNNING
         tracked.wait_reason = WaitReason.NONE
         tracked.num_passed, tracked.pass_blocks = 0, -1
         if not tracked.has_started:
             tracked.has_started = True
+            self._num_seatings += 1
+            tracked.seat_no = self._num_seatings
             tracked.num_cached_tokens = num_computed
             self.cached_news[tracked.request_id] = num_computed
             self._note_prompt_head(tracked)
-        self.recorder.request_admitted(tracked.request_id, slot, num_computed, now)
+        draft.num_recomputed += self.recorder.request_admitted(
+            tracked.request_id, slot, num_computed, now
+        )
         tracked.key = order_key(tracked, self.settings)
         self.slots.is_prefilling[slot] = True
         self.prefilling[slot] = tracked
@@ -192,17 +206,30 @@ class SchedulerState:
         )
         draft.note_table(slot, self.slots.blocks(slot).tolist())
 
-    def unseat(self, tracked: TrackedRequest) -> None:
-        """A running request loses slot and blocks; a step in flight keeps those from reuse."""
+    def unseat(self, tracked: TrackedRequest, num_kept_blocks: int = 0) -> None:
+        """A running request loses its slot and the blocks behind those that it keeps."""
         slot = tracked.slot
-        user = self._newest_user(slot) if self.in_flight else None
-        self.give_up_blocks(self.slots.unseat(slot), user)
+        tracked.last_step = int(self.slots.last_step[slot])
+        blocks = self.slots.unseat(slot)
+        if num_kept_blocks:
+            tracked.kept = blocks[: -num_kept_blocks - 1 : -1]
+            del blocks[-num_kept_blocks:]
+            self.keepers[tracked.request_id] = tracked
+        self.give_up_blocks(blocks, self._user(tracked.last_step))
         self.stops.remove(slot)
         self.offered.forget(slot)
         self.prefilling.pop(slot, None)
         self.removed.append(slot)
         self.template = None
         self.is_intake_due = True
+
+    def drop_kept(self, tracked: TrackedRequest, num_kept_blocks: int) -> None:
+        """A waiting request keeps only its first blocks; a step in flight may still use others."""
+        dropped = tracked.kept[num_kept_blocks:][::-1]
+        del tracked.kept[num_kept_blocks:]
+        if not tracked.kept:
+            self.keepers.pop(tracked.request_id, None)
+        self.give_up_blocks(dropped, self._user(tracked.last_step))
 
     def give_up_blocks(self, blocks: list[int], user: InFlight | None) -> None:
         """Release blocks (tail first) of a slot; `user` is the step in flight that uses them."""
@@ -211,16 +238,17 @@ class SchedulerState:
             user.held.extend(blocks)
         self.pool.release(blocks)
 
-    def preempt(self, tracked: TrackedRequest, draft: DraftPlan) -> None:
+    def preempt(self, tracked: TrackedRequest, draft: DraftPlan, num_kept_blocks: int) -> None:
         """Take a running request back to the front of the queue; undo its rows of this step."""
         slot = tracked.slot
-        self.cache.undo(draft.step_id, tracked.request_id)
+        num_kept_tokens = num_kept_blocks * self.limits.block_size
+        self.cache.undo(draft.step_id, tracked.request_id, num_kept_tokens)
         draft.drop(slot)
         draft.num_preempted += 1
         computed = self.slots.computed[slot] - self.slots.drafts_in_flight[slot]
         self.recorder.request_preempted(tracked.request_id, int(computed))
         tracked.token_ids = self.slots.known_tokens(slot)
-        self.unseat(tracked)
+        self.unseat(tracked, num_kept_blocks)
         tracked.state = RequestState.PREEMPTED
         tracked.wait_reason = WaitReason.PREEMPTION
         tracked.num_preemptions += 1
@@ -245,6 +273,7 @@ class SchedulerState:
         else:
             total = len(tracked.token_ids)
             self.queue.remove(tracked)
+            self.drop_kept(tracked, 0)
             self.is_intake_due = True
         del self.requests[tracked.request_id]
         self.cached_news.pop(tracked.request_id, None)
@@ -296,9 +325,9 @@ class SchedulerState:
         chains = [slots.at(slot).chain for slot in rows.tolist()]
         self.cache.insert_last(chains, index.tolist(), blocks, windows)
 
-    def _newest_user(self, slot: int) -> InFlight | None:
-        last = self.slots.last_step[slot]
+    def _user(self, step_id: int) -> InFlight | None:
+        """The step, if it is in flight: it uses the blocks of those that it computes for."""
         for record in reversed(self.in_flight):
-            if record.plan.step_id == last:
+            if record.plan.step_id == step_id:
                 return record
         return None

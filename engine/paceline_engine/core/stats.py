@@ -131,21 +131,26 @@ class Recorder:
 
     def request_admitted(
         self, request_id: int, slot: int, num_computed_tokens: int, now: float
-    ) -> None:
-        """A request took a slot, with so many tokens already computed (hit or kept)."""
+    ) -> int:
+        """A request took a slot, with so many tokens already computed (hit or kept).
+
+        Returns:
+            Tokens that it had computed before and has to compute again.
+        """
         rows = self._rows
         row = rows.take_slot(request_id, slot)
-        lost = rows.lost_tokens[row]
-        if lost >= 0:
-            self._counters[metrics.RECOMPUTED] += max(0, int(lost) - num_computed_tokens)
+        had = int(rows.lost_tokens[row])
+        if had >= 0:
+            recomputed = max(0, had - num_computed_tokens)
+            self._counters[metrics.RECOMPUTED] += recomputed
             rows.lost_tokens[row] = -1
-        if not math.isnan(rows.admitted_s[row]):
-            return
+            return recomputed
         rows.admitted_s[row] = now
         self._histograms[metrics.QUEUE_TIME].observe(now - float(rows.arrival_s[row]))
         if self._settings.prefix_caching:
             self._counters[metrics.PREFIX_QUERIES] += int(rows.prompt_tokens[row])
             self._counters[metrics.PREFIX_HITS] += num_computed_tokens
+        return 0
 
     def request_preempted(self, request_id: int, num_computed_tokens: int) -> None:
         """A request gave its slot up, having computed so many tokens; an undone plan's are not."""

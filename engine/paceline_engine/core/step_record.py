@@ -18,6 +18,8 @@ class StepRecord:
         kv_tokens_read, attention_pairs, num_sampled: as in `step_features.StepFeatures`.
         generation: of the settings in force; filled in by the recorder.
         num_preempted: requests preempted while this step was planned.
+        num_recomputed_tokens: tokens that requests which came back with this step had computed
+            before and lost; this step and later ones compute them again.
         predicted_ms: what the cost model said; host_ms, device_ms: from the result.
         plan_ms, forward_ms, sample_ms, apply_ms: where the time went, as the step loop measured it.
         error: why the step failed; empty when it did not.
@@ -39,6 +41,7 @@ class StepRecord:
     attention_pairs: int = 0
     num_sampled: int = 0
     num_preempted: int = 0
+    num_recomputed_tokens: int = 0
     predicted_ms: float | None = None
     host_ms: float = 0.0
     device_ms: float = 0.0

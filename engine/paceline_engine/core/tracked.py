@@ -40,15 +40,17 @@ class TrackedRequest:
     """Mutable, with slots: the planner touches it whenever something about it changes.
 
     While a request runs, its numbers live in the arrays of `slots.Slots` under `slot`; while it
-    waits, `token_ids` holds all its known tokens and it owns no block.
+    waits, `token_ids` holds all its known tokens, and `kept` the blocks that preemption left it.
 
     Attributes:
         request: what was asked for; request_id and num_prompt_tokens are read from it once.
         seq: order of arrival; unique.
         limit: total tokens at which it ends with LENGTH.
         key: place in the order of its policy, smaller first (see `queues.order_key`).
-        seat_no: order of the last admission; running requests are ordered by it.
+        seat_no: order of the first admission; who runs or was preempted is ordered by it.
         token_ids: prompt and outputs; while it runs only those it had at its admission.
+        kept: computed, full blocks from its start on that it still owns while it waits.
+        last_step: the newest step that computed for it before it was preempted.
         chain: keys of its full blocks; outlives preemption.
         num_cached_tokens: prompt tokens found in the prefix cache at the first admission.
         num_prompt_logprobs: prompt positions 1..n whose log-probabilities are gathered.
@@ -59,7 +61,9 @@ class TrackedRequest:
     __slots__ = (
         "chain",
         "has_started",
+        "kept",
         "key",
+        "last_step",
         "limit",
         "num_cached_tokens",
         "num_passed",
@@ -91,6 +95,8 @@ class TrackedRequest:
         self.state = RequestState.WAITING
         self.wait_reason = WaitReason.NOT_TRIED
         self.key: OrderKey = (0.0, 1, seq)
+        self.kept: list[int] = []
+        self.last_step = -1
         self.slot = -1
         self.seat_no = -1
         self.has_started = False
@@ -112,8 +118,12 @@ class TrackedRequest:
         Prompt positions whose log-probabilities are asked for must be computed: a cached position
         has no logits. Position p is predicted by computing p - 1.
         """
+        return self.max_hits(len(self.token_ids))
+
+    def max_hits(self, num_tokens: int) -> int:
+        """The same for a request that has so many tokens."""
         if self.request.params.prompt_logprobs is None:
-            return len(self.token_ids)
+            return num_tokens
         if self.num_prompt_logprobs >= self.num_prompt_tokens - 1:
-            return len(self.token_ids)
+            return num_tokens
         return self.num_prompt_logprobs + 1

@@ -63,6 +63,7 @@ class Trial:
         max_plans: int = 1,
         step_s: float = 0.01,
         is_checked: bool = True,
+        gives_all_back: bool = False,
         drafter: DraftRule | None = None,
         **settings: Any,
     ) -> None:
@@ -84,6 +85,7 @@ class Trial:
             self.recorder,
             max_plans=max_plans,
             expected=self._expected,
+            gives_all_back=gives_all_back,
         )
         self.runner = FakeRunner(self.limits, drafter)
         self.max_plans = max_plans

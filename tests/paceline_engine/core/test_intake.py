@@ -1,5 +1,10 @@
 """The walk over the queue: look-ahead, a head that does not fit, no deadlock."""
 
+from typing import Any
+
+import pytest
+
+from paceline_crds.settings import SchedulingPolicy
 from paceline_engine.core.admission import MAX_PASSES
 from paceline_engine.testing.trial import Trial, tiny_limits
 
@@ -108,14 +113,78 @@ def test_what_comes_free_later_is_kept_for_the_head() -> None:
     trial.assert_all_solo()
 
 
-def test_waiting_requests_hold_no_blocks_that_the_head_could_need() -> None:
-    # Nobody behind the head keeps blocks while it waits for them.
-    trial = Trial(tiny_limits(num_blocks=7, block_size=8), watermark="0")
+@pytest.mark.parametrize("policy", [SchedulingPolicy.FCFS, SchedulingPolicy.PRIORITY])
+@pytest.mark.parametrize("max_plans", [1, 2])
+def test_blocks_that_waiting_requests_keep_never_stop_the_head_when_nobody_runs(
+    policy: SchedulingPolicy, max_plans: int
+) -> None:
+    # Not "running 0, waiting N" for ever: what is kept behind the head is taken for it.
+    trial = Trial(
+        tiny_limits(num_blocks=7, block_size=8),
+        watermark="0",
+        scheduling_policy=policy,
+        max_plans=max_plans,
+    )
     trial.expect_short_outputs()
-    for number in range(5):
-        trial.submit([number] * 9, max_tokens=30)
-    while trial.scheduler.has_work:
+    ids = [trial.submit([n] * 9, max_tokens=30, priority=5 - n) for n in range(3)]
+    head = trial.submit([9] * 20, max_tokens=20, priority=0)
+    while not sum(r["num_blocks"] for r in trial.scheduler.describe(0.0) if is_preempted(r)):
         trial.step()
-        described = trial.scheduler.describe(0.0)
-        assert all(r["num_blocks"] == 0 for r in described if r["state"] != "running")
+    runs = [r["id"] for r in trial.scheduler.describe(0.0) if r["state"] == "running"]
+    for request_id in runs:
+        trial.abort(request_id)
+    keeps = [r["id"] for r in trial.scheduler.describe(0.0) if r["num_blocks"]]
+    assert keeps
+    trial.run()
+    for request_id in {*ids, head} - set(runs):
+        trial.assert_solo(request_id)
+
+
+def test_a_head_of_a_better_level_takes_kept_blocks_while_others_run() -> None:
+    trial = Trial(
+        tiny_limits(num_blocks=7, block_size=8),
+        watermark="0",
+        scheduling_policy=SchedulingPolicy.PRIORITY,
+        priority_aging_s=0,
+        max_num_seqs=2,
+    )
+    trial.expect_short_outputs()
+    trial.submit([1] * 7, max_tokens=20, priority=0)
+    keeper = trial.submit([2] * 33, max_tokens=5, priority=5)
+    trial.step()
+    better = trial.submit([3] * 9, max_tokens=1, priority=1)
+    while not any(is_preempted(r) for r in trial.scheduler.describe(0.0)):
+        trial.step()
+    before = kept(trial, keeper)
+    plan = trial.step()
+    assert plan is not None
+    assert [added.request_id for added in plan.added] == [better]
+    assert 0 < kept(trial, keeper) < before
+    trial.run()
     trial.assert_all_solo()
+
+
+def test_a_head_of_the_same_level_waits_for_running_ones_and_leaves_kept_blocks_alone() -> None:
+    trial = Trial(tiny_limits(num_blocks=7, block_size=8), watermark="0", max_num_seqs=2)
+    trial.expect_short_outputs()
+    trial.submit([1] * 7, max_tokens=9)
+    keeper = trial.submit([2] * 33, max_tokens=5)
+    trial.submit([3] * 9, max_tokens=1)
+    while not any(is_preempted(r) for r in trial.scheduler.describe(0.0)):
+        trial.step()
+    before = kept(trial, keeper)
+    while trial.scheduler.num_running:
+        assert kept(trial, keeper) in (before, 0)
+        trial.step()
+    trial.run()
+    trial.assert_all_solo()
+
+
+def is_preempted(described: dict[str, Any]) -> bool:
+    return described["state"] == "preempted"
+
+
+def kept(trial: Trial, request_id: int) -> int:
+    """Blocks of a request that waits; 0 once it runs."""
+    rows = [r for r in trial.scheduler.describe(0.0) if r["id"] == request_id]
+    return sum(r["num_blocks"] for r in rows if is_preempted(r))

@@ -1,6 +1,11 @@
 """Who loses its blocks, what it keeps, that it always gets on."""
 
+from typing import Any
+
+import pytest
+
 from paceline_crds.settings import SchedulingPolicy
+from paceline_engine.core.preemption import MAX_PREEMPTIONS
 from paceline_engine.testing.trial import Trial, tiny_limits
 
 TINY = tiny_limits(num_blocks=7, block_size=8)
@@ -16,6 +21,10 @@ def crowded(limits=TINY, **settings):
 
 def preempted(trial: Trial) -> list[int]:
     return [r["id"] for r in trial.scheduler.describe(0.0) if r["state"] == "preempted"]
+
+
+def described(trial: Trial, request_id: int) -> dict[str, Any]:
+    return next(r for r in trial.scheduler.describe(0.0) if r["id"] == request_id)
 
 
 def run_until_preempted(trial: Trial, steps: int = 100) -> list[int]:
@@ -61,12 +70,92 @@ def test_a_preempted_request_keeps_its_tokens_and_goes_to_the_front_of_the_queue
     trial.apply()
     described = {r["id"]: r for r in trial.scheduler.describe(0.0)}
     assert described[victim]["num_output_tokens"] == told
-    assert described[victim]["num_computed_tokens"] == 0
+    assert described[victim]["num_computed_tokens"] == 8 * described[victim]["num_blocks"]
     later = [added for _ in range(200) if (plan := trial.step()) for added in plan.added]
     back = next(added for added in later if added.request_id == victim)
     assert back.token_ids.tolist()[9:] == trial.outputs[victim][:told]
     order = [added.request_id for added in later]
     assert order.index(victim) < min(order.index(3), order.index(4))
+    trial.run()
+    trial.assert_all_solo()
+
+
+@pytest.mark.parametrize("max_plans", [1, 2])
+def test_a_victim_loses_only_the_tail_that_is_needed_and_goes_on_behind_it(max_plans: int) -> None:
+    trial = crowded(prefix_caching=False, max_plans=max_plans)
+    trial.submit([1] * 9, max_tokens=30)
+    victim = trial.submit([2] * 25, max_tokens=12)
+    assert run_until_preempted(trial) == [victim]
+    assert described(trial, victim)["num_blocks"] == 3
+    assert described(trial, victim)["num_computed_tokens"] == 24
+    trial.abort(0)
+    trial.run()
+    back = [added for plan in trial.plans for added in plan.added if added.request_id == victim]
+    assert [added.num_computed_tokens for added in back] == [0, 24]
+    trial.assert_solo(victim)
+    values = trial.recorder.snapshot(trial.now).values
+    assert 0 < values["paceline:recomputed_tokens_total"][()] <= 9 + max_plans
+
+
+def test_kept_blocks_go_before_a_running_request_the_worst_first_and_tail_first() -> None:
+    trial = crowded(tiny_limits(num_blocks=12, block_size=8), prefix_caching=False)
+    for number, length in enumerate((9, 9, 17, 33)):
+        trial.submit([number] * length, max_tokens=40)
+    kept: dict[int, list[int]] = {}
+    for _ in range(60):
+        trial.step()
+        keepers = trial.scheduler._state.keepers
+        now = {request_id: list(tracked.kept) for request_id, tracked in keepers.items()}
+        for request_id, blocks in kept.items():
+            left = now.get(request_id, [])
+            assert blocks[: len(left)] == left, "the tail goes first"
+            if len(left) < len(blocks):
+                better = [i for i in now if i < request_id]
+                assert all(now[i] == kept.get(i, now[i]) for i in better), "the worst goes first"
+        running = {r["id"] for r in trial.scheduler.describe(0.0) if r["state"] == "running"}
+        assert all(i > max(running) or len(b) < 2 for i, b in now.items() if running)
+        kept = now
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_the_victim_is_who_loses_least_for_each_block() -> None:
+    for spares in (False, True):
+        trial = crowded(tiny_limits(num_blocks=9, block_size=8))
+        trial.submit([1] * 15, max_tokens=20)
+        cheap = trial.submit([2] * 9, max_tokens=20)  # two tokens in its last block
+        worst = trial.submit([3] * 28, max_tokens=4)
+        trial.step()
+        if spares:  # it was a victim too often
+            trial.scheduler._state.requests[cheap].num_preemptions = MAX_PREEMPTIONS
+        assert run_until_preempted(trial) == [worst if spares else cheap]
+        trial.apply()
+        trial.run()
+        trial.assert_all_solo()
+
+
+def test_a_preempted_request_keeps_its_place_before_later_arrivals() -> None:
+    trial = crowded()
+    for number in range(3):
+        trial.submit([number] * 9, max_tokens=30)
+    (victim,) = run_until_preempted(trial)
+    later = trial.submit([7], max_tokens=20)
+    trial.apply()
+    requests = trial.scheduler._state.requests
+    while trial.scheduler.has_work:
+        trial.step()
+        if victim in requests and later in requests:
+            assert requests[victim].key < requests[later].key
+    trial.assert_all_solo()
+
+
+def test_to_compare_everything_can_be_given_back_and_the_last_runs_out_first() -> None:
+    trial = crowded(prefix_caching=False, gives_all_back=True)
+    trial.submit([1] * 9, max_tokens=30)
+    victim = trial.submit([2] * 25, max_tokens=12)
+    assert run_until_preempted(trial) == [victim]
+    assert described(trial, victim)["num_blocks"] == 0
+    trial.apply()
     trial.run()
     trial.assert_all_solo()
 
@@ -197,8 +286,8 @@ def test_held_blocks_are_waited_for_instead_of_preempting_more() -> None:
 
 def test_a_victim_whose_blocks_are_all_shared_is_left_alone() -> None:
     trial = crowded(is_checked=False)
-    for number in range(3):
-        trial.submit([number] * 9, max_tokens=30)
+    for number, length in enumerate((12, 12, 9)):
+        trial.submit([number] * length, max_tokens=30)
     trial.step()
     state = trial.scheduler._state
     shared = state.slots.blocks(state.requests[2].slot).tolist()
@@ -218,3 +307,5 @@ def test_recomputed_tokens_are_counted() -> None:
     values = trial.recorder.snapshot(trial.now).values
     assert values["vllm:num_preemptions_total"][()] > 0
     assert values["paceline:recomputed_tokens_total"][()] > 0
+    in_steps = sum(step["num_recomputed_tokens"] for step in trial.recorder.steps(10_000))
+    assert in_steps == values["paceline:recomputed_tokens_total"][()]

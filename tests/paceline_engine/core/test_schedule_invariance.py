@@ -44,10 +44,21 @@ class Schedule(RuleBasedStateMachine):
         max_plans=st.sampled_from([1, 1, 2]),
         is_hopeful=st.booleans(),
         is_checked=st.booleans(),
+        gives_all_back=st.sampled_from([False, False, False, True]),
         one_wrong_in=st.sampled_from([None, 1, 3, 1000]),
         live=LIVE,
     )
-    def begin(self, num_blocks, block_size, max_plans, is_hopeful, is_checked, one_wrong_in, live):
+    def begin(
+        self,
+        num_blocks,
+        block_size,
+        max_plans,
+        is_hopeful,
+        is_checked,
+        gives_all_back,
+        one_wrong_in,
+        live,
+    ):
         limits = tiny_limits(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -59,7 +70,12 @@ class Schedule(RuleBasedStateMachine):
         )
         drafter = one_wrong_in and partly_right(61, one_wrong_in=one_wrong_in)
         self.trial = Trial(
-            limits, max_plans=max_plans, is_checked=is_checked, drafter=drafter, **live
+            limits,
+            max_plans=max_plans,
+            is_checked=is_checked,
+            gives_all_back=gives_all_back,
+            drafter=drafter,
+            **live,
         )
         if is_hopeful:
             self.trial.expect_short_outputs()

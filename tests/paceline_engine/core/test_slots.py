@@ -3,12 +3,14 @@
 import numpy as np
 
 from paceline_engine.core.block_pool import BlockPool
+from paceline_engine.core.output_tail import OutputTail
 from paceline_engine.core.prefix_cache import PrefixCache
 from paceline_engine.core.request import Request, SamplingParams
 from paceline_engine.core.slots import Slots
 from paceline_engine.core.tracked import TrackedRequest
 from paceline_engine.testing.trial import tiny_limits
 
+NOTHING_SEEN = OutputTail()
 LIMITS = tiny_limits(num_blocks=600, block_size=8, max_slots=3)
 
 
@@ -63,7 +65,7 @@ def test_promised_blocks_count_only_what_is_still_missing() -> None:
         slot = slots.seat(tracked(number, 5), 0)
         slots.append_blocks(slot, [10 * number, 10 * number + 1])
         slots.promise(slot, promised)
-    assert slots.promised_blocks() == 3
+    assert slots.promised_blocks(NOTHING_SEEN) == 3
 
 
 def test_promised_blocks_follow_every_change_of_tables_and_seats() -> None:
@@ -71,14 +73,14 @@ def test_promised_blocks_follow_every_change_of_tables_and_seats() -> None:
     first, second = (slots.seat(tracked(number, 5), 0) for number in range(2))
     slots.promise(first, 4)
     slots.promise(second, 6)
-    assert slots.promised_blocks() == 10
+    assert slots.promised_blocks(NOTHING_SEEN) == 10
     slots.append_blocks(first, [1, 2])
-    assert slots.promised_blocks() == 8
+    assert slots.promised_blocks(NOTHING_SEEN) == 8
     slots.append_one_each(np.array([first, second], dtype=np.int32), np.array([3, 4]))
-    assert slots.promised_blocks() == 6
+    assert slots.promised_blocks(NOTHING_SEEN) == 6
     slots.truncate(first, LIMITS.block_size)
-    assert slots.promised_blocks() == 8
+    assert slots.promised_blocks(NOTHING_SEEN) == 8
     slots.set_num_blocks(np.array([second], dtype=np.int32), np.array([3], dtype=np.int32))
-    assert slots.promised_blocks() == 6
+    assert slots.promised_blocks(NOTHING_SEEN) == 6
     slots.unseat(second)  # before its place in the order is dropped, too
-    assert slots.promised_blocks() == 3
+    assert slots.promised_blocks(NOTHING_SEEN) == 3
