@@ -50,7 +50,8 @@ class Usage:
 
     Attributes:
         registers: of a thread; on AMD vector registers, accumulators included.
-        spills: bytes of stack of a thread; on AMD spilled registers, vector and scalar.
+        spills: bytes of stack of a thread; on AMD spilled vector registers (scalar ones are kept in
+            lanes of vector registers, not in memory).
         shared_bytes: of a program.
     """
 
@@ -98,11 +99,10 @@ def compile_case(case: Case, target: Target) -> Usage:
     shared = int(compiled.metadata.shared)
     if target.backend == "hip":
         text = compiled.asm["amdgcn"]
-        vector, spilled, scalars_spilled = (
-            _number(rf"\.{name}:\s+(\d+)", text)
-            for name in ("vgpr_count", "vgpr_spill_count", "sgpr_spill_count")
+        registers, spills = (
+            _number(rf"\.{name}:\s+(\d+)", text) for name in ("vgpr_count", "vgpr_spill_count")
         )
-        return Usage(registers=vector, spills=spilled + scalars_spilled, shared_bytes=shared)
+        return Usage(registers=registers, spills=spills, shared_bytes=shared)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
