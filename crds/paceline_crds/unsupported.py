@@ -12,7 +12,6 @@ from typing import Any
 
 from paceline_crds.settings import (
     EngineSettings,
-    KvCacheDType,
     SchedulingPolicy,
     SpeculativeMethod,
     border_name,
@@ -42,11 +41,6 @@ _LIMITS = {
         accepted="Fcfs or Priority",
         lack="no fair queueing by tenant",
         is_accepted=lambda value: value is not SchedulingPolicy.FAIR,
-    ),
-    "kv_cache_dtype": _Limit(
-        accepted="Auto",
-        lack="no FP8 KV cache",
-        is_accepted=lambda value: value is not KvCacheDType.FP8,
     ),
     "speculative_method": _Limit(
         accepted="None or Ngram",

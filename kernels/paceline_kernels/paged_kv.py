@@ -11,17 +11,27 @@ An FP8 cache (float8_e4m3fn) holds each value divided by its head's scale, in fl
 +-448 and rounded to the nearest, ties to even; whoever reads multiplies by the scale.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from paceline_kernels import checks
-from paceline_kernels.errors import DTypeError, ShapeError
+from paceline_kernels.errors import ShapeError
 from paceline_kernels.implementations import module_of
 from paceline_kernels.kv_memory import lazy_zeros
 
-FP8 = torch.float8_e4m3fn
-KV_FORMATS = (*checks.FLOATS, FP8)
+FP8 = checks.FP8
 _LEGEND = "num_blocks, block_size, num_kv_heads, head_dim"
+
+
+class LayerKv(NamedTuple):
+    """One layer's cache: keys and values as `new_kv_cache` makes them, and the scales of FP8."""
+
+    k_cache: Tensor
+    v_cache: Tensor
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
 
 
 def new_kv_cache(
@@ -82,7 +92,7 @@ def write_kv(
     checks.expect_dtype("k", k, checks.FLOATS)
     checks.expect_dtype("v", v, (k.dtype,))
     _check_caches(k_cache, v_cache, k.shape[1], k.shape[2])
-    check_scales(k_cache, k_scale, v_scale)
+    checks.expect_kv_scales(k_cache, k_scale, v_scale)
     checks.expect_shape("slot_mapping", slot_mapping, (k.shape[0],), "tokens")
     checks.expect_dtype("slot_mapping", slot_mapping, (torch.int64,))
     module_of(impl).write_kv(k, v, k_cache, v_cache, slot_mapping, k_scale=k_scale, v_scale=v_scale)
@@ -131,7 +141,7 @@ def paged_attention(
         DTypeError: formats that do not fit.
     """
     _check_queries(q, k_cache, v_cache)
-    check_scales(k_cache, k_scale, v_scale)
+    checks.expect_kv_scales(k_cache, k_scale, v_scale)
     _check_rows(q, k_cache, block_tables, cu_seqlens_q, seq_lens)
     _check_options(softmax_scale, sliding_window, soft_cap)
     result: Tensor = module_of(impl).paged_attention(
@@ -150,34 +160,12 @@ def paged_attention(
     return result
 
 
-def check_scales(k_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None) -> None:
-    """Refuse an FP8 cache without its scales, and scales for any other.
-
-    Values are trusted to be positive: a look at them would wait for the device at every layer.
-
-    Raises:
-        ShapeError: a scale that is not one number for each KV head.
-        DTypeError: scales missing, too many, or of another format or device.
-    """
-    for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
-        if k_cache.dtype == FP8 and scale is None:
-            raise DTypeError(f"{name} must be given for a float8_e4m3fn cache, got None")
-        if k_cache.dtype != FP8 and scale is not None:
-            got = str(k_cache.dtype).removeprefix("torch.")
-            raise DTypeError(f"{name} must be None unless the cache is float8_e4m3fn, got {got}")
-        if scale is not None:
-            checks.expect_shape(name, scale, (k_cache.shape[2],), "num_kv_heads")
-            checks.expect_dtype(name, scale, (torch.float32,))
-            checks.expect_rows_contiguous(name, scale)
-            checks.expect_same_device("k_cache", k_cache, name, scale)
-
-
 def _check_caches(
     k_cache: Tensor, v_cache: Tensor, num_kv_heads: int | None, head_dim: int
 ) -> None:
     checks.expect_shape("k_cache", k_cache, (None, None, num_kv_heads, head_dim), _LEGEND)
     checks.expect_shape("v_cache", v_cache, tuple(k_cache.shape), _LEGEND)
-    checks.expect_dtype("k_cache", k_cache, KV_FORMATS)
+    checks.expect_dtype("k_cache", k_cache, checks.KV_FORMATS)
     checks.expect_dtype("v_cache", v_cache, (k_cache.dtype,))
 
 

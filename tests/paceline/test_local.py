@@ -115,7 +115,6 @@ def test_fields_of_a_cluster_are_listed_as_ignored() -> None:
             ["spec.model.loraAdapters is not supported"],
         ),
         ({"scheduling": {"policy": "Fair"}}, ["spec.scheduling.policy must be Fcfs or Priority"]),
-        ({"kvCache": {"dtype": "FP8"}}, ["spec.kvCache.dtype must be Auto, got FP8"]),
         (
             {"speculative": {"method": "Mtp", "numTokens": 2}},
             ["spec.speculative.method must be None or Ngram, got Mtp"],

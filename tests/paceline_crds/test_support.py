@@ -36,7 +36,6 @@ def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("kvCache: {dtype: FP8}", "kvCacheDtype must be Auto, got FP8"),
         ("scheduling: {policy: Fair}", "schedulingPolicy must be Fcfs or Priority, got Fair"),
         (
             "speculative: {method: Mtp, numTokens: 2}",

@@ -10,18 +10,18 @@ from paceline_kernels.errors import DTypeError, ShapeError
 from paceline_kernels.paged_kv import FP8
 from paceline_kernels.testing import POISON, error_bound, make_batch
 
-IMPLS = ("reference", "torch")
+IMPLS = ("reference", "torch", "cpu")
 LARGEST = 448.0
 
 
 def stored(values: torch.Tensor, scale: torch.Tensor, impl: str) -> torch.Tensor:
-    """What a cache of one block holds after values [tokens, heads, head_dim] were written."""
+    """What a cache of one block holds after up to 8 values [n, heads, head_dim] were written."""
     tokens, heads, head_dim = values.shape
-    caches = ops.new_kv_cache(1, tokens, heads, head_dim, FP8, impl=impl)
+    caches = ops.new_kv_cache(1, 8, heads, head_dim, FP8, impl=impl)
     slots = torch.arange(tokens)
     ops.write_kv(values, values, *caches, slots, k_scale=scale, v_scale=scale, impl=impl)
     assert torch.equal(caches[0].view(torch.uint8), caches[1].view(torch.uint8))
-    return caches[0][0].float()
+    return caches[0][0, :tokens].float()
 
 
 @pytest.mark.parametrize("impl", IMPLS)
@@ -63,6 +63,61 @@ def test_what_is_read_back_is_within_half_a_step_of_what_was_written(impl, seed,
     # Two roundings of float32 besides, of the quotient and of the product here.
     bound = (2**-4 + 2**-22) * values.abs() + scale.unsqueeze(1) * 2.0**-10
     assert ((got - values).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("impl", ["torch", "cpu"])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**20))
+def test_every_implementation_stores_the_same_bytes(impl, seed):
+    generator = torch.Generator().manual_seed(seed)
+    # Any finite float32, and those that lie half way between two numbers of the format.
+    bits = torch.randint(-(2**31), 2**31, (8, 3, 64), generator=generator).int()
+    any_float = bits.view(torch.float32).nan_to_num()
+    between = torch.randint(0, 2**11, (8, 3, 64), generator=generator).float() / 2**10 * 7.5
+    scale = torch.rand(3, generator=generator) + 0.1
+    for values, divisor in ((any_float, scale), (between, torch.ones(3)), (between, scale)):
+        assert torch.equal(stored(values, divisor, impl), stored(values, divisor, impl="reference"))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_every_stored_byte_is_read_as_its_value(impl):
+    k_cache, v_cache = ops.new_kv_cache(2, 8, 1, 256, FP8, impl=impl)
+    every = torch.arange(256, dtype=torch.uint8).view(FP8)
+    v_cache[1, 0, 0] = every
+    k_cache[1, 0, 0] = torch.ones(256)
+    out = ops.paged_attention(
+        torch.ones(1, 1, 256),
+        k_cache,
+        v_cache,
+        torch.tensor([[1]], dtype=torch.int32),
+        torch.tensor([0, 1], dtype=torch.int32),
+        torch.tensor([1], dtype=torch.int32),
+        softmax_scale=1.0,
+        k_scale=torch.ones(1),
+        v_scale=torch.full((1,), 0.5),
+        impl=impl,
+    )
+    assert torch.equal(out[0].nan_to_num(nan=-1.0), (every.float() * 0.5).nan_to_num(nan=-1.0))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_key_that_is_no_number_shows_in_the_result(impl):
+    batch = make_batch([(9, 1)], heads=1, kv_heads=1, head_dim=64, block_size=8)
+    batch.k[4, 0, 7] = POISON
+    scales = {name: torch.ones(1) for name in ("k_scale", "v_scale")}
+    caches = ops.new_kv_cache(batch.num_blocks, 8, 1, 64, FP8, impl=impl)
+    ops.write_kv(batch.k, batch.v, *caches, batch.slot_mapping, impl=impl, **scales)
+    out = ops.paged_attention(
+        batch.q,
+        *caches,
+        batch.block_tables,
+        batch.cu_seqlens_q,
+        batch.seq_lens,
+        softmax_scale=0.1,
+        impl=impl,
+        **scales,
+    )
+    assert out.isnan().all()
 
 
 @st.composite

@@ -69,6 +69,7 @@ class Recorder:
         self._step_parts = dict.fromkeys(metrics.STEP_PARTS, 0.0)
         self._reasons_seen: dict[str, None] = {}
         self._startup: dict[str, float] = {}
+        self._kv_divergence: dict[str, float] = {}
         self._rows = RequestRows(limits.max_slots)
         self._slo = SloJudge(SloTargets.of(settings), self._rows.capacity)
         self._heads = PromptHeads()
@@ -107,9 +108,12 @@ class Recorder:
             self._slo.retarget(targets)
             self._slo_revision = generation
 
-    def startup(self, seconds_by_phase: Mapping[str, float]) -> None:
-        """How long the phases of the start took."""
+    def startup(
+        self, seconds_by_phase: Mapping[str, float], kv_divergence: Mapping[str, float]
+    ) -> None:
+        """How long the phases of the start took, and what FP8 KV does to the logits by measure."""
         self._startup.update(seconds_by_phase)
+        self._kv_divergence.update(kv_divergence)
 
     # -- a request's life --------------------------------------------------------------------
 
@@ -326,6 +330,7 @@ class Recorder:
         values[metrics.SLO_REVISION] = {(): float(self._slo_revision)}
         values[metrics.SPECULATION_GOODPUT] = {(): self.speculation_goodput}
         values[metrics.STARTUP_SECONDS] = _by_label(self._startup.items())
+        values[metrics.KV_DIVERGENCE] = _by_label(self._kv_divergence.items())
         values[metrics.SETTINGS_GENERATION] = {(): float(self._generation)}
         values[metrics.SETTINGS_REVISION] = {(): float(self._revision)}
         values.update(settings_series.series(self._settings, self._limits))

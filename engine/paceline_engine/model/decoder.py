@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from paceline_engine.model.config import ModelConfig
+from paceline_engine.model.kv_scales import KvScales
 from paceline_engine.model.rope import rotary_table
 from paceline_engine.model.weights import load_weights
 from paceline_kernels import decoder as kernels
 from paceline_kernels import ops
+from paceline_kernels.paged_kv import LayerKv
 
-KvCaches = list[tuple[Tensor, Tensor]]
+KvCaches = list[LayerKv]
 
 
 class Decoder:
@@ -24,11 +26,15 @@ class Decoder:
 
     Attributes:
         impl: the kernels' implementation that it was laid out for.
+        kv_scales: of an FP8 KV cache, if the checkpoint carries them.
     """
 
-    def __init__(self, config: ModelConfig, prepared: kernels.Decoder) -> None:
+    def __init__(
+        self, config: ModelConfig, prepared: kernels.Decoder, kv_scales: KvScales | None
+    ) -> None:
         self.config = config
         self.impl = prepared.impl
+        self.kv_scales = kv_scales
         self._prepared = prepared
 
     @classmethod
@@ -78,7 +84,7 @@ class Decoder:
             cos_sin=rotary_table(config.rope, config.head_dim, max_positions),
             ops_impl=ops_impl,
         )
-        return cls(config, prepared)
+        return cls(config, prepared, weights.kv_scales)
 
     def forward(
         self, batch: kernels.DecoderBatch, kv: KvCaches, *, keep_hidden: bool = False
@@ -87,7 +93,7 @@ class Decoder:
 
         Args:
             batch: token ids must lie inside the vocabulary.
-            kv: (keys, values) of each layer.
+            kv: cache of each layer.
             keep_hidden: also return the hidden states, for `logits`.
 
         Returns:

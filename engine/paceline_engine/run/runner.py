@@ -42,6 +42,9 @@ class Runner:
         settings: booted, with the number format that `Auto` became.
         memory_plan: bytes by use.
         kernels: operation -> implementation that runs it.
+        decoder, kv: the model and its cache, for measurements on them.
+        kv_divergence: measure -> value, of logits with an FP8 KV cache from those with a full one;
+            empty for a full one.
     """
 
     def __init__(self, loaded: LoadedModel, engine_seed: int) -> None:
@@ -49,8 +52,10 @@ class Runner:
         self.settings: EngineSettings = loaded.settings
         self.memory_plan: dict[str, int] = loaded.memory.by_use()
         self.kernels: dict[str, str] = loaded.kernels
-        self._decoder: Decoder = loaded.decoder
-        self._kv = loaded.kv
+        divergence = loaded.kv_divergence
+        self.kv_divergence: dict[str, float] = divergence.by_measure() if divergence else {}
+        self.decoder: Decoder = loaded.decoder
+        self.kv = loaded.kv
         self._batch = Batch(loaded.limits, engine_seed)
         vocab_size = loaded.limits.vocab_size
         self._sampler = Sampler(self._batch, vocab_size, SCRATCH_BYTES, loaded.sampler_impl)
@@ -94,11 +99,11 @@ class Runner:
         inputs = batch.inputs(plan, sampled.inputs)
         launched = time.perf_counter()
         asks = bool(rows_that_ask(plan, batch).size)
-        logits, hidden = self._decoder.forward(inputs, self._kv, keep_hidden=asks)
+        logits, hidden = self.decoder.forward(inputs, self.kv, keep_hidden=asks)
         prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
         if hidden is not None:
             prompt_logprobs = gather_prompt_logprobs(
-                plan, batch, hidden, self._decoder.logits, self._slice_rows
+                plan, batch, hidden, self.decoder.logits, self._slice_rows
             )
         done = time.perf_counter()
         result = StepResult(

@@ -70,6 +70,7 @@ class FakeEngine:
         )
         self.memory_plan = {"kvBytes": 0}
         self.kernels = {"attention": "fake"}
+        self.kv_divergence: dict[str, float] = {}
         self._runner = FakeRunner(self.limits)
         self.fail_steps = 0
         self._model_dir = model_dir

@@ -9,6 +9,7 @@ import torch
 
 from paceline_crds.settings import DType
 from paceline_engine.model.families import load_config
+from paceline_engine.model.kv_scales import KvScales
 from paceline_engine.run.kernels import KernelChoice
 from paceline_engine.run.load import _cache_root
 from paceline_engine.testing.tiny_model import TinyModel, write_tiny_model
@@ -20,12 +21,17 @@ FLOAT32 = KernelChoice(
     ops="torch",
     sampler="torch",
     kv_dtype=torch.float32,
+    full_kv_dtype=torch.float32,
     reason="for a test",
 )
 
+NO_SCALES: KvScales = ()
+
 
 def root(folder: Path, **choice: torch.dtype) -> bytes:
-    return _cache_root(folder, load_config(folder), dataclasses.replace(FLOAT32, **choice))
+    return _cache_root(
+        folder, load_config(folder), dataclasses.replace(FLOAT32, **choice), NO_SCALES
+    )
 
 
 def test_the_same_model_in_the_same_formats_has_the_same_root(tmp_path: Path) -> None:
@@ -62,4 +68,15 @@ def test_another_configuration_of_the_same_weights_has_another_root(tmp_path: Pa
     folder = TinyModel(seed=0).write(tmp_path)
     config = load_config(folder)
     other = dataclasses.replace(config, rms_norm_eps=2 * config.rms_norm_eps)
-    assert _cache_root(folder, config, FLOAT32) != _cache_root(folder, other, FLOAT32)
+    assert _cache_root(folder, config, FLOAT32, NO_SCALES) != _cache_root(
+        folder, other, FLOAT32, NO_SCALES
+    )
+
+
+def test_the_scales_of_an_fp8_cache_are_in_the_root(tmp_path: Path) -> None:
+    folder = TinyModel(seed=0).write(tmp_path)
+    config = load_config(folder)
+    one, two = torch.ones(2), torch.tensor([1.0, 2.0])
+    assert _cache_root(folder, config, FLOAT32, ((one, one),)) != _cache_root(
+        folder, config, FLOAT32, ((one, two),)
+    )

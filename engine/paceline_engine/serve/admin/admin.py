@@ -113,6 +113,7 @@ def _loaded(info: EngineInfo) -> dict[str, Any]:
         "kernels": dict(info.kernels),
         "dtype": info.dtype,
         "kvCacheDtype": info.kv_cache_dtype,
+        "kvDivergence": dict(info.kv_divergence),
     }
 
 

@@ -84,6 +84,8 @@ class EngineInfo:
         eos_token_ids: the model's own end tokens.
         memory_plan: name -> bytes or counts, for people and for status.
         kernels: operation -> implementation in use.
+        kv_divergence: measure -> value, of logits with an FP8 KV cache from those with a full one;
+            empty for a full one.
     """
 
     model: str
@@ -98,6 +100,7 @@ class EngineInfo:
     kv_cache_dtype: str
     memory_plan: Mapping[str, int] = field(default_factory=dict)
     kernels: Mapping[str, str] = field(default_factory=dict)
+    kv_divergence: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
