@@ -43,9 +43,11 @@ _LIMITS = {
         is_accepted=lambda value: value is not SchedulingPolicy.FAIR,
     ),
     "speculative_method": _Limit(
-        accepted="None or Ngram",
+        accepted="None, Ngram or Suffix",
         lack="no other proposer of drafts",
-        is_accepted=lambda value: value in {SpeculativeMethod.NONE, SpeculativeMethod.NGRAM},
+        is_accepted=lambda value: (
+            value in {SpeculativeMethod.NONE, SpeculativeMethod.NGRAM, SpeculativeMethod.SUFFIX}
+        ),
     ),
 }
 

@@ -117,7 +117,7 @@ def test_fields_of_a_cluster_are_listed_as_ignored() -> None:
         ({"scheduling": {"policy": "Fair"}}, ["spec.scheduling.policy must be Fcfs or Priority"]),
         (
             {"speculative": {"method": "Mtp", "numTokens": 2}},
-            ["spec.speculative.method must be None or Ngram, got Mtp"],
+            ["spec.speculative.method must be None, Ngram or Suffix, got Mtp"],
         ),
         (
             {"service": {"apiKeySecretRef": {"name": "keys", "key": "keys"}}},

@@ -105,7 +105,7 @@ def test_help_and_reference_say_what_this_release_does_not_build() -> None:
     for name, accepted in {
         "tensor_parallel_size": "1",
         "scheduling_policy": "Fcfs or Priority",
-        "speculative_method": "None or Ngram",
+        "speculative_method": "None, Ngram or Suffix",
     }.items():
         note = f"In this release it must be {accepted}"
         assert note in flags.help_of(name)

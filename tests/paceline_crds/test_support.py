@@ -39,7 +39,7 @@ def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:
         ("scheduling: {policy: Fair}", "schedulingPolicy must be Fcfs or Priority, got Fair"),
         (
             "speculative: {method: Mtp, numTokens: 2}",
-            "speculativeMethod must be None or Ngram, got Mtp",
+            "speculativeMethod must be None, Ngram or Suffix, got Mtp",
         ),
     ],
 )

@@ -16,7 +16,7 @@ PROMPTS = varied_prompts()
 MAX_TOKENS = 48
 
 
-@pytest.fixture(scope="module", params=["Ngram"])
+@pytest.fixture(scope="module", params=["Ngram", "Suffix"])
 def speculating(
     request: pytest.FixtureRequest, demo_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:

@@ -16,7 +16,6 @@ from paceline_engine.testing.session import Session, load_runner
 from paceline_engine.testing.tiny_model import TinyModel
 
 DRAFTS = {
-    "speculative_method": "Ngram",
     "boot_max_speculative_num_tokens": 6,
     "speculative_min_lookup": 1,
     "speculative_adaptive": False,
@@ -51,9 +50,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return TinyModel().write(tmp_path_factory.mktemp("speculating"))
 
 
-@pytest.fixture(scope="module")
-def runner(folder: Path) -> Runner:
-    return load_runner(folder, **DRAFTS, max_num_seqs=64)
+@pytest.fixture(scope="module", params=["Ngram", "Suffix"])
+def runner(request: pytest.FixtureRequest, folder: Path) -> Runner:
+    return load_runner(folder, **DRAFTS, speculative_method=request.param, max_num_seqs=64)
 
 
 def run(runner: Runner, num_drafts: int, *, admits_all: bool = False, **settings: Any) -> Session:
@@ -121,7 +120,10 @@ def test_a_request_may_decline_drafts(runner: Runner, plain: Session) -> None:
 @pytest.mark.slow
 def test_preemption_and_prefix_hits_change_nothing(folder: Path, plain: Session) -> None:
     session = run(
-        load_runner(folder, **DRAFTS, num_kv_blocks=24), 6, watermark="0", admits_all=True
+        load_runner(folder, **DRAFTS, speculative_method="Suffix", num_kv_blocks=24),
+        6,
+        watermark="0",
+        admits_all=True,
     )
     assert session.num_returns > 0
     assert session.outputs == plain.outputs

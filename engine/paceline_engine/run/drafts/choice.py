@@ -4,6 +4,7 @@ from paceline_crds.settings import EngineSettings, SpeculativeMethod
 from paceline_engine.run.batch import Batch
 from paceline_engine.run.drafts.ngram import NgramProposer
 from paceline_engine.run.drafts.proposer import Proposer
+from paceline_engine.run.drafts.suffix import SuffixProposer
 
 
 def proposer_for(settings: EngineSettings, batch: Batch) -> Proposer | None:
@@ -12,9 +13,11 @@ def proposer_for(settings: EngineSettings, batch: Batch) -> Proposer | None:
         return NgramProposer(
             batch, settings.speculative_min_lookup, settings.speculative_max_lookup
         )
+    if settings.speculative_method is SpeculativeMethod.SUFFIX:
+        return SuffixProposer(batch)
     return None
 
 
 def is_built(method: SpeculativeMethod) -> bool:
     """Whether this engine has the proposer."""
-    return method in {SpeculativeMethod.NONE, SpeculativeMethod.NGRAM}
+    return method in {SpeculativeMethod.NONE, SpeculativeMethod.NGRAM, SpeculativeMethod.SUFFIX}

@@ -15,10 +15,7 @@ class Proposer(Protocol):
     """Guesses how requests go on. A wrong guess costs time and never changes a token."""
 
     def follow(self, plan: StepPlan) -> None:
-        """A step was computed; `plan` says which requests left their slots and which came.
-
-        Tokens of slots that were removed can still be read, those of new ones are there.
-        """
+        """A step was computed; the batch has followed `plan` already."""
         ...
 
     def propose(self, slots: Int64, lengths: Int64, max_drafts: int) -> Int32:
