@@ -27,6 +27,22 @@ class Direction(StrEnum):
     DOWN = "Down"
 
 
+class Arm(Group):
+    """One side of a comparison: consecutive windows under the same settings, added up."""
+
+    start: Timestamp
+    """Start of its first window."""
+    end: Timestamp
+    """End of its last window."""
+    windows: Count
+    """Number of windows."""
+    sums: Annotated[
+        dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], Decimal],
+        Field(max_length=32),
+    ]
+    """What its windows add up to, of all counted pods together."""
+
+
 class Symptom(Group):
     """What the measurements show."""
 
@@ -35,7 +51,9 @@ class Symptom(Group):
     since: Timestamp | None = None
     """When it was first seen."""
     windows: Count | None = None
-    """Windows in a row that showed it."""
+    """Windows in a row that showed it; it is acted on from three on."""
+    calm: Count | None = None
+    """Windows in a row that no longer showed it."""
     evidence: Measurements | None = None
     """Figures that it was told by."""
     evaluated: bool | None = None
@@ -61,8 +79,22 @@ class Change(Group):
     """When it was decided."""
     phase_since: Timestamp | None = None
     """When the phase began."""
-    revision: Count | None = None
-    """Revision of the settings that carries it."""
+    previous: Value | None = None
+    """The tuner's value before, which a roll-back restores; absent if there was none."""
+    approved: bool | None = None
+    """Whether a person approved it."""
+    load_bin: Annotated[str, StringConstraints(max_length=63)] | None = None
+    """Load at which it was decided."""
+    crashes: Count | None = None
+    """Restarts of containers when it was decided."""
+    reason: LongText | None = None
+    """Why it is made or taken back, for people."""
+    verdict: Word | None = None
+    """Why it is taken back, as a constant."""
+    baseline: Arm | None = None
+    """What was measured before it."""
+    measured: Arm | None = None
+    """What is measured since."""
 
 
 class OverlayEntry(Group):
@@ -106,6 +138,8 @@ class Budget(Group):
     """Changes made that replaced pods."""
     rollbacks: Count | None = None
     """Changes taken back."""
+    reversals: Count | None = None
+    """Accepted changes that undid the direction of an earlier one."""
 
 
 class HistoryEntry(Group):
@@ -133,6 +167,17 @@ class HistoryEntry(Group):
     """Figures after it."""
 
 
+class Recommendation(Group):
+    """What a person can do that the tuner may not."""
+
+    symptom: Word
+    """Why."""
+    text: LongText
+    """One sentence with the figures that speak for it."""
+    change: LongText | None = None
+    """The change to make in the manifest."""
+
+
 class TuningStatus(Group):
     """What the tuner sees and does."""
 
@@ -140,6 +185,8 @@ class TuningStatus(Group):
     """What it does now."""
     reason: Word | None = None
     """Why, as a constant."""
+    message: LongText | None = None
+    """The same for people."""
     symptoms: Annotated[list[Symptom], Field(max_length=16), ListType(("name",))] | None = None
     """What the measurements show."""
     current: Change | None = None
@@ -155,3 +202,19 @@ class TuningStatus(Group):
     """What it did today."""
     history: Annotated[list[HistoryEntry], Field(max_length=10), ListType(("id",))] | None = None
     """The last changes that ended, newest last."""
+    recommendations: (
+        Annotated[list[Recommendation], Field(max_length=16), ListType(("symptom",))] | None
+    ) = None
+    """What a person can do."""
+    sequence: Count | None = None
+    """Number of the last change."""
+    seen_until: Timestamp | None = None
+    """End of the last window that was looked at."""
+    stopped_since: Timestamp | None = None
+    """Since when something keeps the tuner from new changes."""
+    fingerprint: Annotated[str, StringConstraints(max_length=63)] | None = None
+    """Tells a spec that was changed."""
+    baseline: Arm | None = None
+    """The last complete measurement under the settings in force."""
+    growing: Arm | None = None
+    """The next one."""

@@ -50,11 +50,6 @@ _LIMITS = {
     "speculative_num_tokens": _Limit(
         accepted="0", lack="no speculative decoding", is_accepted=lambda value: value == 0
     ),
-    "inter_token_target_ms": _Limit(
-        accepted="absent",
-        lack="no budget in milliseconds",
-        is_accepted=lambda value: value is None,
-    ),
 }
 
 

@@ -3,8 +3,9 @@
 Layout: both tensors are [num_blocks, block_size, num_kv_heads, head_dim] in indices; the strides
 are those of `new_kv_cache(..., impl=...)`. For "cpu" the keys of a block lie as [num_kv_heads,
 head_dim, block_size] and the values as [num_kv_heads, block_size, head_dim], so that scores of
-neighbouring tokens and outputs of neighbouring dimensions are lanes of one vector. A block is
-contiguous along dimension 0 in every layout.
+neighbouring tokens and outputs of neighbouring dimensions are lanes of one vector. For "triton"
+both lie as the values do: a program reads a block for one head. A block is contiguous along
+dimension 0 in every layout.
 
 An FP8 cache (float8_e4m3fn) holds each value divided by its head's scale, in float32, saturated at
 +-448 and rounded to the nearest, ties to even; whoever reads multiplies by the scale.
@@ -16,7 +17,6 @@ import torch
 from torch import Tensor
 
 from paceline_kernels import checks
-from paceline_kernels.cpu import path as cpu_path
 from paceline_kernels.errors import ShapeError
 from paceline_kernels.implementations import module_of
 from paceline_kernels.kv_memory import lazy_zeros
@@ -45,15 +45,18 @@ def new_kv_cache(
 ) -> tuple[Tensor, Tensor]:
     """Make one layer's (k_cache, v_cache), zeroed, in the memory order that `impl` reads best.
 
-    Pages are taken from the machine when they are first written, and in large ones for "cpu".
+    They lie where the implementation works: on the current GPU for "triton", else on the CPU, where
+    pages are taken from the machine when they are first written, and in large ones for "cpu".
 
     Returns:
         Two tensors [num_blocks, block_size, num_kv_heads, head_dim]; use them by index, their
         strides belong to the implementation. One block is contiguous bytes along dimension 0.
     """
-    if module_of(impl) is cpu_path:
-        return cpu_path.new_kv_cache(num_blocks, block_size, num_kv_heads, head_dim, dtype)
     shape = (num_blocks, block_size, num_kv_heads, head_dim)
+    if impl in {"cpu", "triton"}:
+        caches: tuple[Tensor, Tensor] = module_of(impl).new_kv_cache(*shape, dtype)
+        return caches
+    module_of(impl)  # refuses a name that is none
     return lazy_zeros(shape, dtype), lazy_zeros(shape, dtype)
 
 
@@ -200,6 +203,8 @@ def _check_rows(
         ("cu_seqlens_q", cu_seqlens_q),
     ):
         checks.expect_dtype(name, tensor, (torch.int32,))
+    if seq_lens.device.type != "cpu":
+        return  # a look at the values would wait for the device at every layer
     new = cu_seqlens_q.diff()
     if int(cu_seqlens_q[0]) != 0 or bool((new < 1).any()) or int(cu_seqlens_q[-1]) > q.shape[0]:
         raise ShapeError(

@@ -33,7 +33,7 @@ class Batch:
             return {}
         largest = {"k_scale": self.k, "v_scale": self.v}
         return {
-            name: values.abs().amax(dim=(0, 2)) * 0.8 / torch.finfo(FP8).max
+            name: values.float().abs().amax(dim=(0, 2)) * 0.8 / torch.finfo(FP8).max
             for name, values in largest.items()
         }
 
@@ -121,12 +121,24 @@ def make_batch(
     )
 
 
-def error_bound(batch: Batch, exact: tuple[Tensor, Tensor]) -> float:
+def error_bound(
+    batch: Batch,
+    exact: tuple[Tensor, Tensor],
+    *,
+    score_roundings: int = 2,
+    soft_cap: float = 0.0,
+    weights_dtype: torch.dtype = torch.float32,
+    out_dtype: torch.dtype = torch.float32,
+) -> float:
     """Largest error that float32 arithmetic may make against exact arithmetic.
 
     Args:
         batch: whose queries are used.
         exact: what the caches hold, in float64, scales applied.
+        score_roundings: what happens to a score after its sum.
+        soft_cap: of an implementation whose tanh is good to 8 units of 1, not of itself.
+        weights_dtype: format to which weights are rounded before they meet the values.
+        out_dtype: of the output.
 
     With u = 2^-24 and gamma(n) = n * u / (1 - n * u) (Higham, Accuracy and Stability, ch. 3):
     a score s = scale * q.k is off by at most gamma(d + 2) * S, where S = scale * |q|.|k| at its
@@ -136,6 +148,7 @@ def error_bound(batch: Batch, exact: tuple[Tensor, Tensor]) -> float:
     polynomial), subtraction, product with the running rescale and the division. The output, a mean
     of values under these weights, gathers gamma(n) more, and one for the values' scale. All errors
     are at most that factor times V = the largest |v|, once for the weights and once for the sum.
+    Narrower formats of weights and outputs add half a unit each.
     """
     u = 2.0**-24
     head_dim = batch.q.shape[2]
@@ -143,5 +156,12 @@ def error_bound(batch: Batch, exact: tuple[Tensor, Tensor]) -> float:
     norms = batch.q.norm(dim=-1).max() * exact[0].nan_to_num().norm(dim=-1).max()
     score = float(norms) * head_dim**-0.5
     largest = float(exact[1].nan_to_num().abs().max())
-    weights = 2 * (head_dim + 2) * u * score + (length + 16) * u
-    return float(1.01 * largest * (weights + (length + 2) * u))
+    weights = 2 * ((head_dim + score_roundings) * score + 8 * soft_cap) * u + (length + 16) * u
+    narrow = 0.0
+    if weights_dtype != torch.float32:
+        # Half a unit of each weight, or of the smallest one: the largest weight is 1.
+        info = torch.finfo(weights_dtype)
+        narrow += info.eps / 2 + length * info.smallest_normal * info.eps / 2
+    if out_dtype != torch.float32:
+        narrow += torch.finfo(out_dtype).eps / 2
+    return float(1.01 * largest * (weights + (length + 2) * u + narrow))

@@ -107,7 +107,6 @@ def test_help_and_reference_say_what_this_release_does_not_build() -> None:
         "scheduling_policy": "Fcfs or Priority",
         "speculative_method": "None",
         "speculative_num_tokens": "0",
-        "inter_token_target_ms": "absent",
     }.items():
         note = f"In this release it must be {accepted}"
         assert note in flags.help_of(name)

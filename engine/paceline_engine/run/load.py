@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from paceline_crds import objective
 from paceline_crds.settings import DType, EngineSettings, SpeculativeMethod
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.limits import EngineLimits
@@ -66,7 +67,7 @@ def load_model(
 
     Args:
         folder: of the model.
-        settings: as the user gave them.
+        settings: as a person or an objective set them; the device decides the rest.
         progress: called with (phase, share done).
         device: None computes on the host.
 
@@ -76,7 +77,8 @@ def load_model(
     progress("config", 0.0)
     _refuse_unbuilt(settings)
     config = load_config(folder)
-    booted = settings.booted()
+    total_bytes = None if device is None else device.total_bytes()
+    booted = objective.for_device(settings, total_bytes).booted()
     progress("kernels", 0.0)
     if device is None:
         kernels = choose_kernels(config, booted.dtype, booted.kv_cache_dtype)

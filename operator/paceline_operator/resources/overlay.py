@@ -8,6 +8,7 @@ itself.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -109,7 +110,7 @@ def may_touch(spec: LLMDeploymentSpec, base: Resolved, name: str) -> bool:
     """Whether the tuner may move a setting: what spec pins, only if its bounds name it."""
     if not knobs()[name].tunable:
         return False
-    return base.sources[name] is not Source.SPEC or _bounds(spec, name) is not None
+    return base.sources[name] is not Source.SPEC or bounds_of(spec, name) is not None
 
 
 def _reason_to_drop(
@@ -127,12 +128,13 @@ def _reason_to_drop(
         return DropReason.BASE_CHANGED
     if not may_touch(spec, base, name):
         return DropReason.PINNED
-    if not _within(_bounds(spec, name), value_of(name, item.value)):
+    if not _within(bounds_of(spec, name), value_of(name, item.value)):
         return DropReason.OUT_OF_BOUNDS
     return None
 
 
-def _bounds(spec: LLMDeploymentSpec, name: str) -> Any:
+def bounds_of(spec: LLMDeploymentSpec, name: str) -> Any:
+    """What `tuning.bounds` says of a setting (snake_case), None if it does not name it."""
     if spec.tuning is None or spec.tuning.bounds is None:
         return None
     return spec.tuning.bounds.given(name)
@@ -153,9 +155,14 @@ def _within(bounds: Any, value: Any) -> bool:
 def value_of(name: str, text: str) -> Any:
     """A setting's value from its text, or None if it is not one."""
     try:
-        return TypeAdapter(bare(name)).validate_python(text)
+        return _adapter(name).validate_python(text)
     except ValidationError:
         return None
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(bare(name))
 
 
 def _with(settings: EngineSettings, name: str, text: str) -> EngineSettings | None:

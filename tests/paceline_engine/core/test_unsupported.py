@@ -10,7 +10,6 @@ CASES = {
     "schedulingPolicy": "Fair",
     "speculativeMethod": "Ngram",
     "speculativeNumTokens": 2,
-    "interTokenTargetMs": 50,
 }
 
 

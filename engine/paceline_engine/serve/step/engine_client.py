@@ -174,7 +174,11 @@ class EngineClient(Protocol):
         ...
 
     def finish(self, request_id: int, num_output_tokens: int, stop: str) -> None:
-        """A stop string was found: the request ends with STOP after so many output tokens."""
+        """So many output tokens of a request with stop strings count.
+
+        Called once for each that is not aborted: when `stop` was found, which ends it if it has
+        not ended, or with an empty `stop` when it has ended without one.
+        """
         ...
 
     async def settings(self) -> SettingsState:
@@ -197,6 +201,10 @@ class EngineClient(Protocol):
 
     async def steps(self, limit: int) -> list[dict[str, Any]]:
         """The flight recorder: the last steps, oldest first."""
+        ...
+
+    async def recording(self) -> dict[str, dict[str, list[Any]]]:
+        """All that is kept of steps and ended requests, as columns (`Recorder.recording`)."""
         ...
 
     async def reset_prefix_cache(self) -> int:

@@ -1,0 +1,45 @@
+"""New windows: symptoms go on, and the arm that is being measured grows."""
+
+from dataclasses import replace
+
+from paceline_operator.decide.tuning import arm as arms
+from paceline_operator.decide.tuning import dials, symptoms, verdict, watch
+from paceline_operator.decide.tuning.arm import Arm
+from paceline_operator.decide.tuning.observation import Observation
+from paceline_operator.decide.tuning.policy import Policy
+from paceline_operator.decide.tuning.signals import Sample
+from paceline_operator.decide.tuning.state import Phase, State
+
+
+def absorbed(state: State, seen: Observation) -> State:
+    """The state with every window that it has not seen."""
+    caps = dials.caps(seen.dials)
+    for sample in seen.samples:
+        if sample.window.start < state.seen_until:
+            continue
+        state = replace(state, seen_until=sample.window.end)
+        if sample.problem is not None:
+            continue
+        held = watch.held(state.symptoms)
+        found = symptoms.evaluate(sample, seen.policy, caps, held)
+        state = replace(state, symptoms=watch.advance(state.symptoms, found, sample.window.start))
+        if arms.is_usable(sample):
+            state = _measured(state, sample, seen.policy)
+    return state
+
+
+def _measured(state: State, sample: Sample, policy: Policy) -> State:
+    change, has_targets = state.current, policy.has_targets
+    if change is None or change.phase is Phase.PROPOSED:
+        growing = arms.extended(state.growing, sample, has_targets)
+        if verdict.is_full(growing, policy):
+            return replace(state, baseline=growing, growing=Arm())
+        if growing.end - growing.start > policy.max_arm_s:
+            growing = Arm()
+        return replace(state, growing=growing)
+    if change.phase not in {Phase.SETTLING, Phase.VERIFYING}:
+        return state
+    if sample.window.start < change.phase_since:
+        return state
+    measured = arms.extended(change.measured, sample, has_targets)
+    return replace(state, current=replace(change, measured=measured))

@@ -1,0 +1,118 @@
+"""Whether a change did good: two arms compared at equal load, against noise, target by target."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import sqrt
+
+from paceline_operator.decide.tuning import load
+from paceline_operator.decide.tuning.arm import Arm
+from paceline_operator.decide.tuning.policy import Policy
+from paceline_operator.decide.tuning.symptom import Symptom
+
+LEAST_GAIN = 0.02
+"""A smaller gain is none, however well it is measured."""
+STANDARD_ERRORS = 2.0
+WORSE_POINTS = 0.01
+"""A target that loses more of its attainment (and more than noise) is worse."""
+ALARM_POINTS = 0.05
+ALARM_PREEMPTIONS = 3.0
+TTFT_COST = 1.15
+THROUGHPUT_LOSS = 0.85
+MIN_WINDOWS = 3
+PATIENCE = 3
+"""An unclear comparison goes on until so many times the requests of an arm."""
+
+
+class Judgement(StrEnum):
+    """What a comparison says."""
+
+    TOO_FEW = "TooFewRequests"
+    OTHER_LOAD = "OtherLoad"
+    BETTER = "Better"
+    UNCLEAR = "NoImprovement"
+    WORSE = "Worse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A judgement with its reason in words."""
+
+    judgement: Judgement
+    text: str
+
+
+def is_full(arm: Arm, policy: Policy) -> bool:
+    """Whether an arm holds enough to be compared."""
+    return arm.requests >= policy.min_requests and arm.windows >= MIN_WINDOWS
+
+
+def judge(symptom: Symptom, before: Arm, after: Arm, policy: Policy) -> Verdict:
+    """Compare what was measured before a change and after it."""
+    if not is_full(after, policy):
+        text = f"{after.requests:.0f} of {policy.min_requests} requests"
+        return Verdict(judgement=Judgement.TOO_FEW, text=text)
+    compared = load.compare(before, after)
+    if not compared.is_equal:
+        text = f"{compared.worst} differs by {compared.difference:.0%}"
+        return Verdict(judgement=Judgement.OTHER_LOAD, text=text)
+    has_targets = policy.has_targets
+    was, is_now = before.goodput(has_targets), after.goodput(has_targets) / compared.demand
+    gain = is_now / max(was, 1 / max(1.0, before.pod_seconds)) - 1
+    noise = max(
+        LEAST_GAIN,
+        STANDARD_ERRORS * sqrt(before.noise(has_targets) ** 2 + after.noise(has_targets) ** 2),
+    )
+    what = "goodput" if has_targets else "output tokens"
+    text = f"{what} {gain:+.1%} at equal load (noise {noise:.1%})"
+    if broken := _broken(symptom, before, after, policy, compared.demand):
+        return Verdict(judgement=Judgement.WORSE, text=f"{text}; {broken}")
+    if gain > noise:
+        return Verdict(judgement=Judgement.BETTER, text=text)
+    judgement = Judgement.WORSE if gain < -noise else Judgement.UNCLEAR
+    return Verdict(judgement=judgement, text=text)
+
+
+def alarm(before: Arm, after: Arm, policy: Policy) -> str:
+    """Why a change has to be taken back at once, whatever the load; empty if it has not."""
+    enough = max(20.0, policy.min_requests / 10)
+    for name in ("all", *policy.targets):
+        judged = after.judged if name == "all" else getattr(after, f"{name}_judged")
+        lost = _lost(before, after, name)
+        if judged >= enough and lost is not None and lost > max(ALARM_POINTS, _error(after, name)):
+            return f"attainment ({name}) fell by {lost:.1%}"
+    was, now = (arm.per_request(arm.preemptions) for arm in (before, after))
+    if after.requests >= enough and now > max(ALARM_PREEMPTIONS * was, 0.03):
+        return f"preemptions per request rose from {was:.3f} to {now:.3f}"
+    return ""
+
+
+def _broken(symptom: Symptom, before: Arm, after: Arm, policy: Policy, demand: float) -> str:
+    """What speaks against a change even if goodput rose."""
+    for name in policy.targets:
+        lost = _lost(before, after, name)
+        if lost is not None and lost > max(WORSE_POINTS, _error(before, name), _error(after, name)):
+            return f"attainment ({name}) fell by {lost:.1%}"
+    if "ttft" not in policy.targets and symptom in {Symptom.SPIKY_STREAMS, Symptom.SLOW_STREAMS}:
+        was, now = before.per_request(before.ttft), after.per_request(after.ttft)
+        if now > TTFT_COST * was > 0:
+            return f"time to first token rose from {was:.2f} s to {now:.2f} s"
+    rate = after.goodput(has_targets=False) / demand
+    if rate < THROUGHPUT_LOSS * before.goodput(has_targets=False):
+        return "more than 15 % of the throughput was lost"
+    if symptom is Symptom.KV_PRESSURE:
+        was, now = before.per_request(before.preemptions), after.per_request(after.preemptions)
+        if now > was:
+            return f"preemptions per request rose from {was:.3f} to {now:.3f}"
+    return ""
+
+
+def _lost(before: Arm, after: Arm, name: str) -> float | None:
+    was, now = before.attainment(name), after.attainment(name)
+    return None if was is None or now is None else was - now
+
+
+def _error(arm: Arm, name: str) -> float:
+    """Twice the standard error of an attainment."""
+    share = arm.attainment(name) or 0.0
+    judged = arm.judged if name == "all" else getattr(arm, f"{name}_judged")
+    return STANDARD_ERRORS * sqrt(share * (1 - share) / max(1.0, judged))
