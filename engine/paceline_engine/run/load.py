@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from paceline_crds import objective
-from paceline_crds.settings import DType, EngineSettings, SpeculativeMethod
+from paceline_crds.settings import DType, EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.model.config import ModelConfig
@@ -22,6 +22,7 @@ from paceline_engine.run.decode_graphs import DecodeGraphs, GraphLimits
 from paceline_engine.run.device import Device
 from paceline_engine.run.device_profile import profile_device
 from paceline_engine.run.divergence import Divergence
+from paceline_engine.run.drafts.choice import is_built
 from paceline_engine.run.fp8_kv import Fp8Kv, prepare_fp8_kv
 from paceline_engine.run.host_memory import available_bytes
 from paceline_engine.run.kernels import KernelChoice, choose_device_kernels, choose_kernels
@@ -77,8 +78,8 @@ def load_model(
     progress("config", 0.0)
     _refuse_unbuilt(settings)
     config = load_config(folder)
-    total_bytes = None if device is None else device.total_bytes()
-    booted = objective.for_device(settings, total_bytes).booted()
+    memory_bytes = None if device is None else device.total_bytes()
+    booted = objective.for_device(settings, memory_bytes).booted()
     progress("kernels", 0.0)
     if device is None:
         kernels = choose_kernels(config, booted.dtype, booted.kv_cache_dtype)
@@ -225,8 +226,8 @@ def _refuse_unbuilt(settings: EngineSettings) -> None:
     """A setting whose feature this engine lacks is refused by name, never ignored."""
     unbuilt = {
         "dtype Float16": settings.dtype == DType.FLOAT16,
-        f"speculativeMethod {settings.speculative_method}": (
-            settings.speculative_method != SpeculativeMethod.NONE
+        f"speculativeMethod {settings.speculative_method}": not is_built(
+            settings.speculative_method
         ),
         f"tensorParallelSize {settings.tensor_parallel_size}": settings.tensor_parallel_size != 1,
     }

@@ -87,7 +87,7 @@ def plan_memory(
     """
     wanted_len = wanted_model_len(config, settings)
     activation = _activation_bytes(config, _boot(settings.boot_max_num_batched_tokens))
-    logits = _boot(settings.boot_max_num_seqs) * config.vocab_size * 4 + SCRATCH_BYTES
+    logits = _max_logit_rows(settings) * config.vocab_size * 4 + SCRATCH_BYTES
     usable = int(float(settings.gpu_memory_utilization) * available_bytes)
     for_kv = usable - weight_bytes - activation - logits
     if for_kv < 0:
@@ -109,6 +109,12 @@ def plan_memory(
         num_blocks=num_blocks,
         max_model_len=max_model_len,
     )
+
+
+def _max_logit_rows(settings: EngineSettings) -> int:
+    """Positions that a step samples at most: each request's next, and that behind each draft."""
+    most = _boot(settings.boot_max_num_seqs) * (1 + _boot(settings.boot_max_speculative_num_tokens))
+    return min(most, _boot(settings.boot_max_num_batched_tokens))
 
 
 def plan_device_memory(

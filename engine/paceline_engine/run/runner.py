@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from paceline_crds.settings import EngineSettings
@@ -16,10 +17,12 @@ from paceline_engine.core.plan import StepPlan, StepResult, TokenLogprobs
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.run.batch import Batch, SampledRows
 from paceline_engine.run.device import Device, find_device
+from paceline_engine.run.drafts.choice import proposer_for
 from paceline_engine.run.load import LoadedModel, load_model
 from paceline_engine.run.memory_plan import SCRATCH_BYTES
 from paceline_engine.run.prompt_logprobs import gather_prompt_logprobs, rows_that_ask
 from paceline_engine.run.sampler import Sampler, slice_rows_for
+from paceline_engine.run.verification import Yielded, verify
 from paceline_kernels.decoder import DecoderBatch
 
 
@@ -60,6 +63,8 @@ class Runner:
         self._sampler = Sampler(self._batch, vocab_size, SCRATCH_BYTES, loaded.sampler_impl)
         self._slice_rows = slice_rows_for(vocab_size, SCRATCH_BYTES)
         self._graphs = loaded.graphs
+        self._sampler_impl = loaded.sampler_impl
+        self._proposer = proposer_for(loaded.settings, self._batch)
         self._in_flight: _InFlight | None = None
 
     @classmethod
@@ -92,14 +97,11 @@ class Runner:
         """Follow the plan's changes and compute its tokens up to the logits."""
         if self._in_flight is not None:
             raise RuntimeError(f"step {self._in_flight.plan.step_id} was not sampled yet")
-        if plan.num_drafts.any():
-            raise RuntimeError(f"step {plan.step_id} has drafts, which are refused at load")
         started = time.perf_counter()
         batch = self._batch
         batch.apply(plan)
         sampled = batch.sampled_rows(plan)
-        last_tokens = np.cumsum(plan.num_tokens, dtype=np.int64)[sampled.rows] - 1
-        inputs = batch.inputs(plan, last_tokens)
+        inputs = batch.inputs(plan, sampled.inputs)
         launched = time.perf_counter()
         asks = bool(rows_that_ask(plan, batch).size)
         logits, hidden = self._compute(inputs, keep_hidden=asks)
@@ -151,20 +153,34 @@ class Runner:
 
     @torch.inference_mode()
     def sample(self) -> StepResult:
-        """Choose the tokens of the last forward and remember them for the next plan."""
+        """Choose the tokens of the last forward, keep them for the next plan, propose drafts."""
         if self._in_flight is None:
             raise RuntimeError("sample() needs a forward() before it")
         started = time.perf_counter()
         step, self._in_flight = self._in_flight, None
-        result, rows = step.result, step.sampled.rows
-        if rows.size:
+        plan, result = step.plan, step.result
+        if self._proposer is not None:
+            self._proposer.follow(plan)
+        if step.sampled.slots.size:
             sampled = self._sampler.sample(step.logits, step.sampled)
-            result.tokens[rows, 0] = sampled.tokens
-            for place, message in sampled.errors.items():
-                result.tokens[rows[place], 0] = -1
-                result.errors[int(rows[place])] = message
-            for place, entry in sampled.logprobs.items():
-                result.logprobs[int(rows[place])] = [entry]
-            self._batch.append_tokens(step.sampled, sampled.tokens)
+            yielded = verify(plan, step.sampled, sampled, self._sampler_impl)
+            width = yielded.tokens.shape[1]
+            result.tokens = np.full((len(plan.slots), width), -1, dtype=np.int32)
+            result.tokens[yielded.rows] = yielded.tokens
+            result.errors, result.logprobs = yielded.errors, yielded.logprobs
+            self._batch.append_tokens(*yielded.newest())
+            if plan.max_drafts and self._proposer is not None:
+                result.drafts = self._propose(plan, yielded)
         result.host_ms += (time.perf_counter() - started) * 1e3
         return result
+
+    def _propose(self, plan: StepPlan, yielded: Yielded) -> NDArray[np.int32] | None:
+        wants = np.flatnonzero(self._batch.params.speculates[yielded.slots] & (yielded.counts > 0))
+        if not wants.size or self._proposer is None:
+            return None
+        lengths = yielded.starts + yielded.counts
+        drafts = np.full((len(plan.slots), plan.max_drafts), -1, dtype=np.int32)
+        drafts[yielded.rows[wants]] = self._proposer.propose(
+            yielded.slots[wants], lengths[wants], plan.max_drafts
+        )
+        return drafts

@@ -143,6 +143,7 @@ def test_abort_of_everybody_returns_usage_and_gauges_to_zero() -> None:
     assert_clean(trial)
 
 
+@pytest.mark.slow
 def test_while_there_is_work_a_plan_can_be_made_or_a_result_is_due() -> None:
     # Not "running 0, waiting 6" for minutes. `Trial.run` fails on a turn without progress.
     for num_blocks in range(5, 12):

@@ -118,6 +118,7 @@ def test_logits_are_those_of_transformers(name: str, impl: str, tmp_path: Path) 
     torch.testing.assert_close(in_chunks, expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_wrong_window_would_show(tmp_path: Path) -> None:
     model = TinyModel(family="mistral", overrides={"sliding_window": 24})
     wider = dataclasses.replace(model, overrides={"sliding_window": 25})

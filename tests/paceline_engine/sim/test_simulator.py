@@ -27,6 +27,7 @@ def outcome(sim: Simulator) -> list[object]:
     return [(s.arrival_s, s.first_token_s, s.end_s, s.reason) for s in sim.ledger.served]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", list(Policy))
 def test_the_same_seed_gives_the_same_run(policy: Policy):
     def run() -> Simulator:
@@ -41,6 +42,7 @@ def test_the_same_seed_gives_the_same_run(policy: Policy):
     assert one.snapshot() == other.snapshot()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", list(Policy))
 @pytest.mark.parametrize("num_kv_blocks", [24, 512])
 def test_every_request_ends_with_the_tokens_it_was_to_give(policy: Policy, num_kv_blocks: int):
@@ -100,6 +102,7 @@ def test_a_long_prompt_stands_in_the_way_of_streams_more_under_the_dual_track():
     assert worst[Policy.DUAL_TRACK] > 3 * worst[Policy.CONTINUOUS]
 
 
+@pytest.mark.slow
 def test_time_in_slices_is_the_same_time():
     whole, sliced = small_simulator(load()), small_simulator(load())
     whole.run()
@@ -234,6 +237,7 @@ def test_jitter_scales_steps():
     assert sim.now * 1e3 == pytest.approx(10.0)
 
 
+@pytest.mark.slow
 def test_the_ledger_and_the_recorder_agree():
     sim = small_simulator(load())
     sim.run()

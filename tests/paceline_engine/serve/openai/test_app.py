@@ -212,7 +212,12 @@ def test_sixteen_clients_before_a_full_queue_are_told_when_to_come_back_and_none
 ) -> None:
     async def go(client: InProcessEngineClient, port: int) -> None:
         url = f"http://127.0.0.1:{port}/v1/completions"
-        endless = {"prompt": "the bridge", "ignore_eos": True, "stream": True}
+        endless = {
+            "prompt": "the bridge",
+            "max_tokens": 10**6,  # clamped to the window: some thousand steps
+            "ignore_eos": True,
+            "stream": True,
+        }
         somebody_ended = asyncio.Condition()
         answered = asyncio.Semaphore(0)  # one for each answer to a first try
         refusals: list[httpx.Response] = []
@@ -246,6 +251,7 @@ def test_sixteen_clients_before_a_full_queue_are_told_when_to_come_back_and_none
         assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [20] * 16
         await until_idle(client)
         assert client.stats.value(metrics.SUCCESS, finished_reason="length") == 16
+        assert client.stats.value(metrics.SUCCESS, finished_reason="abort") == 2
         assert_empty(client)
 
     play(tiny_folder, go, maxNumSeqs=2, queueMaxRequests=4)

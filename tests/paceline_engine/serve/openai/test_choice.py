@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def run(choice: Choice, ids: Sequence[int], cuts: Sequence[int], eos: int | None
     return text
 
 
+@pytest.mark.slow
 @given(
     st.text(alphabet="abé日🎉 ", max_size=30),
     st.lists(st.text(alphabet="abé日", min_size=1, max_size=3), max_size=3),
