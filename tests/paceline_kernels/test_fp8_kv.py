@@ -166,6 +166,16 @@ def test_attention_over_an_fp8_cache_is_that_over_its_values(impl):
     assert (unscaled - want).abs().max().item() > 0.1
 
 
+@pytest.mark.parametrize("rows", [[(1500, 1)], [(700, 60)]], ids=["split", "widened once"])
+def test_long_contexts_and_chunks_are_scaled_once(rows):
+    batch = make_batch(rows, heads=6, kv_heads=2, head_dim=64, block_size=16)
+    caches = batch.caches("cpu", FP8)
+    exact = batch.exact(caches)
+    got = batch.attend("cpu", caches, window=900)
+    want = batch.attend("reference", exact, window=900)
+    assert (got.double() - want).abs().max().item() <= error_bound(batch, exact)
+
+
 def write(dtype: torch.dtype, scales: dict[str, torch.Tensor]) -> None:
     k = torch.zeros(1, 2, 8)
     ops.write_kv(k, k, *ops.new_kv_cache(2, 8, 2, 8, dtype), torch.tensor([8]), **scales)
