@@ -60,6 +60,6 @@ e2e: .venv
 	$(PYTHON_IN_VENV) -m pytest --timeout=600 -m 'not full' $(JOURNEYS)
 
 e2e-full: .venv
-	$(PYTHON_IN_VENV) e2e/cluster/main.py build
+	$(PYTHON_IN_VENV) e2e/cluster/main.py build kwok
 	@echo '--- all journeys'
 	$(PYTHON_IN_VENV) -m pytest --timeout=1800 $(JOURNEYS)

@@ -1,36 +1,66 @@
 """Fixtures of the journeys: a cluster, a namespace in it, an image that runs this project."""
 
+import json
 import os
 import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
-from cluster import lifecycle
+from cluster import host_volumes, images, lifecycle, operator_process
 from cluster.client import Cluster
+from cluster.deployment import Deployment
 from cluster.host_volumes import CHECKOUT
 from cluster.layout import Layout
 from cluster.namespace import Image, Namespace
+from cluster.operator_process import OperatorProcess
+from cluster.release import Release, values_of
 from cluster.wait import until
 
 CRD_FILE = CHECKOUT / "crds" / "llmdeployments.paceline.dev.yaml"
 CRD_NAME = "llmdeployments.paceline.dev"
 OUTCOME = pytest.StashKey[pytest.TestReport]()
+FIGURES = pytest.StashKey[list[str]]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember how a test went, so that `namespace` can show what was there when it failed."""
+    """Remember how a test went, so that `namespace` can show what was there when it failed.
+
+    With PACELINE_REQUIRE=all a skipped test has failed: a complete run leaves nothing out.
+    """
     report = yield
     if report.when == "call":
         item.stash[OUTCOME] = report
+    if report.skipped and os.environ.get("PACELINE_REQUIRE") == "all":
+        report.outcome = "failed"
     return report
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """What journeys measured, in plain lines."""
+    if lines := config.stash.get(FIGURES, []):
+        terminalreporter.section("measured")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """`tell("sent 900, lost 0")` puts a line with the test's name into the summary of the run."""
+    lines = request.config.stash.setdefault(FIGURES, [])
+    name = request.node.name.removeprefix("test_").replace("_", " ")
+    return lambda text: lines.append(f"{name}: {text}")
 
 
 def pytest_report_header() -> str:
@@ -121,6 +151,43 @@ def engine_image(cluster: Cluster, namespace: Namespace, request: pytest.Fixture
     found = _image(cluster, request.getfixturevalue("model"))
     namespace.provide(found)
     return found
+
+
+@pytest.fixture
+def operator(
+    cluster: Cluster, crd: str, namespace: Namespace, engine_image: Image, tmp_path: Path
+) -> Iterator[OperatorProcess]:
+    """The operator of this test's namespace, a process on this machine: started and ready."""
+    assert crd
+    image = engine_image
+    if image.name == images.HOST:
+        operator_process.load_engine_image(cluster)
+        image = replace(image, name=images.ENGINE)
+    process = OperatorProcess(cluster, namespace.name, tmp_path, image)
+    if cluster.layout is not None:
+        namespace.provide_cache()
+        process.keep_in(host_volumes.CACHE_CLAIM)
+    yield from operator_process.running(process)
+
+
+@pytest.fixture
+def release(namespace: Namespace, image: Image, tmp_path: Path) -> Iterator[Release]:
+    """No release yet; what tests install is taken away, the definition stays for other tests."""
+    policies = namespace.cluster.kubectl("get", "validatingadmissionpolicies", "-o=name")
+    if "paceline" in policies:
+        pytest.skip("needs a cluster without an install of the chart: they take its definition")
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(values_of(image, namespace.name)), encoding="utf-8")
+    made = Release(namespace, values)
+    yield made
+    for item in json.loads(made.helm("list", "-o=json")):
+        made.helm("uninstall", item["name"], "--wait")
+
+
+@pytest.fixture
+def deployment(namespace: Namespace, operator: OperatorProcess) -> Deployment:
+    """The LLMDeployment of this test, which that operator looks after. Not applied yet."""
+    return Deployment(namespace, operator.tail)
 
 
 def _image(cluster: Cluster, model: Path | None = None) -> Image:

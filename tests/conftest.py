@@ -1,6 +1,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,20 +14,26 @@ settings.load_profile("paceline")
 
 
 @pytest.fixture(scope="session")
-def require_program() -> Callable[[str], str]:
-    """`require_program(name)` is the program's path.
+def leave_out() -> Callable[[str], NoReturn]:
+    """`leave_out("needs ...")` skips the test for something that could be installed.
 
-    Where it is missing the test is skipped by name; with PACELINE_REQUIRE=all it fails instead, so
-    that a complete run cannot pass by leaving tests out.
+    With PACELINE_REQUIRE=all it fails instead, so that a complete run cannot pass by leaving tests
+    out. What nobody can install, a kind of processor, is a plain `pytest.skip`.
     """
 
+    def leave(reason: str) -> NoReturn:
+        if os.environ.get("PACELINE_REQUIRE") == "all":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+    return leave
+
+
+@pytest.fixture(scope="session")
+def require_program(leave_out: Callable[[str], NoReturn]) -> Callable[[str], str]:
+    """`require_program(name)` is the program's path; where it is missing the test is left out."""
+
     def require(name: str) -> str:
-        path = shutil.which(name)
-        if path is None:
-            message = f"needs the program {name}"
-            if os.environ.get("PACELINE_REQUIRE") == "all":
-                pytest.fail(message)
-            pytest.skip(message)
-        return path
+        return shutil.which(name) or leave_out(f"needs the program {name}")
 
     return require

@@ -14,3 +14,9 @@ def test_a_missing_program_skips_by_name_and_fails_a_complete_run(
     monkeypatch.setenv("PACELINE_REQUIRE", value)
     with pytest.raises(outcome, match="no-such-program"):
         require_program("no-such-program")
+
+
+def test_what_else_could_be_installed_is_left_out_the_same_way(leave_out, monkeypatch):
+    monkeypatch.setenv("PACELINE_REQUIRE", "all")
+    with pytest.raises(pytest.fail.Exception, match="needs a compiler"):
+        leave_out("needs a compiler")

@@ -1,10 +1,12 @@
 """Check the house rules that no other tool knows: prints each violation, exits 1 if there is one.
 
-Rooms and test folders are plain folders, files stay short, only README-like pages are prose, and no
-file names a path of one machine.
+Rooms and test folders are plain folders, files stay short, no file names a path of one machine, and
+paths of HTTP are written once.
 """
 
+import ast
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -67,10 +69,26 @@ def path_violations(files: list[Path]) -> list[str]:
     return bad
 
 
+def route_violations(files: list[Path]) -> list[str]:
+    """A path of HTTP is written once, in the contract; sentences and docstrings may name it."""
+    home = ROOT / "crds/paceline_crds/routes.py"
+    paths = {value for name, value in runpy.run_path(str(home)).items() if name.isupper()}
+    bad = []
+    for path in files:
+        if path.suffix != ".py" or path.relative_to(ROOT).parts[0] not in ROOMS or path == home:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and node.value in paths:
+                place = f"{path.relative_to(ROOT)}:{node.lineno}"
+                bad.append(f"{place}: {node.value!r} is a route; take it from paceline_crds.routes")
+    return bad
+
+
 def main() -> int:
     """Run every check."""
     files = tracked_files()
-    bad = room_violations(files) + length_violations(files) + path_violations(files)
+    bad = room_violations(files) + length_violations(files)
+    bad += path_violations(files) + route_violations(files)
     for line in bad:
         print(line)
     print(f"house: {len(files)} files, {len(bad)} violations")

@@ -19,6 +19,14 @@ from paceline_crds.status import ConditionType, LLMDeploymentStatus
 SCHEMA_VERSION = 1
 """Raised by one in each release that changes the schema: a cluster never takes an older one."""
 SCHEMA_VERSION_ANNOTATION = f"{GROUP}/schema-version"
+_TOLD = "Schema version "
+"""Before the number in the description, which everybody may read, also without rights on CRDs."""
+
+
+def told_version(description: str) -> int:
+    """The version that a served schema's description tells; 0 if it tells none, as old ones do."""
+    number = description.rpartition(_TOLD)[2].rstrip(".")
+    return int(number) if number.isdecimal() else 0
 
 
 def definition() -> dict[str, Any]:
@@ -63,7 +71,7 @@ def definition() -> dict[str, Any]:
 
 def _schema() -> dict[str, Any]:
     return {
-        "description": LLMDeployment.__doc__,
+        "description": f"{LLMDeployment.__doc__} {_TOLD}{SCHEMA_VERSION}.",
         "type": "object",
         "required": ["spec"],
         "properties": {

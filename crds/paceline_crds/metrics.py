@@ -130,6 +130,7 @@ SETTINGS_GENERATION = "paceline:settings_generation"
 SETTINGS_REVISION = "paceline:settings_revision"
 SPECULATION_GOODPUT = "paceline:speculation_goodput"
 STARTUP_SECONDS = "paceline:startup_seconds"
+KV_DIVERGENCE = "paceline:kv_cache_divergence"
 DRAINING = "paceline:draining"
 
 _ALL = (
@@ -231,6 +232,12 @@ _ALL = (
     _gauge(SETTINGS_REVISION, "Revision of the settings, given by who writes them."),
     _gauge(SPECULATION_GOODPUT, "Accepted draft tokens per extra millisecond, measured."),
     _gauge(STARTUP_SECONDS, "How long each phase of the start took.", "phase"),
+    _gauge(
+        KV_DIVERGENCE,
+        "How far logits with an FP8 KV cache part from those with a full one, measured at the "
+        "start; absent for a full one.",
+        "measure",
+    ),
     _gauge(DRAINING, "1 while the engine is being emptied to stop."),
 )
 

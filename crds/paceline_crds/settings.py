@@ -145,10 +145,10 @@ class EngineSettings(BaseModel):
         int | None, Knob(change=LIVE, unit="ms", spec="scheduling.interTokenTargetMs", tunable=True)
     ] = Field(
         default=None,
-        ge=1,
+        ge=0,
         le=600_000,
         description="Target for the gap between two tokens of a stream; prefill is kept to what "
-        "fits. Default: off, whatever spec.slo.itl says.",
+        "fits; 0 = off. Default: the target of slo.itl, else off.",
     )
     long_prefill_tokens: Annotated[
         int | None,
@@ -275,6 +275,12 @@ class EngineSettings(BaseModel):
                 )
         return self
 
+    @property
+    def step_target_ms(self) -> int | None:
+        """What a step should take at most while streams run; None = no target."""
+        own = self.inter_token_target_ms
+        return (self.slo_itl_ms if own is None else own) or None
+
     def booted(self) -> "EngineSettings":
         """Every boot maximum resolved, as an engine has them once it runs."""
         update: dict[str, Any] = {}
@@ -287,6 +293,10 @@ class EngineSettings(BaseModel):
     def on_border(self) -> dict[str, Any]:
         """Names in camelCase and JSON values, as the live settings API shows them."""
         return self.model_dump(mode="json", by_alias=True)
+
+    def written_on_border(self) -> dict[str, Any]:
+        """The same of those alone that were set: what is left out stays for a device to decide."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def border_name(name: str) -> str:

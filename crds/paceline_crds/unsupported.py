@@ -12,7 +12,6 @@ from typing import Any
 
 from paceline_crds.settings import (
     EngineSettings,
-    KvCacheDType,
     SchedulingPolicy,
     SpeculativeMethod,
     border_name,
@@ -43,11 +42,6 @@ _LIMITS = {
         lack="no fair queueing by tenant",
         is_accepted=lambda value: value is not SchedulingPolicy.FAIR,
     ),
-    "kv_cache_dtype": _Limit(
-        accepted="Auto",
-        lack="no FP8 KV cache",
-        is_accepted=lambda value: value is not KvCacheDType.FP8,
-    ),
     "speculative_method": _Limit(
         accepted="None",
         lack="no speculative decoding",
@@ -55,11 +49,6 @@ _LIMITS = {
     ),
     "speculative_num_tokens": _Limit(
         accepted="0", lack="no speculative decoding", is_accepted=lambda value: value == 0
-    ),
-    "inter_token_target_ms": _Limit(
-        accepted="absent",
-        lack="no budget in milliseconds",
-        is_accepted=lambda value: value is None,
     ),
 }
 

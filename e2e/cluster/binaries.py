@@ -105,6 +105,8 @@ GROUPS = (
     ),
 )
 NODE_PROGRAMS = (*GROUPS[0].packages, "coredns")
+JOURNEY_PROGRAMS = ("helm",)
+"""What journeys need besides; built before them, since a build takes longer than a journey may."""
 
 
 @functools.cache

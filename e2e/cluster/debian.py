@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 
 from cluster.console import say
 from cluster.errors import MissingTool
@@ -22,18 +23,21 @@ PACKAGES = {  # package: a program or file that shows it is there
 }
 
 
-def require() -> None:
+def require(packages: Mapping[str, str] = PACKAGES) -> None:
     """Install what is missing.
+
+    Args:
+        packages: name -> a program or file that shows it is there.
 
     Raises:
         MissingTool: something is missing and this is not root on a Debian-like machine.
     """
-    missing = [name for name, proof in PACKAGES.items() if not _has(proof)]
+    missing = [name for name, proof in packages.items() if not _has(proof)]
     if not missing:
         return
     command = f"apt-get install {' '.join(missing)}"
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise MissingTool(f"a node needs packages that are missing here; as root: {command}")
+        raise MissingTool(f"packages are missing here; as root: {command}")
     say(command)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]

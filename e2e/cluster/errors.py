@@ -9,6 +9,10 @@ class MissingTool(ClusterError):
     """Something must be installed first."""
 
 
+class MissingRight(ClusterError):
+    """This machine does not let us have nodes."""
+
+
 class CommandFailed(ClusterError):
     """A program exited with an error; the message carries its output."""
 

@@ -2,11 +2,20 @@
 
 import concurrent.futures
 import contextlib
-import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-from cluster import certificates, control_plane, debian, host_volumes, images, network, node
+from cluster import (
+    certificates,
+    control_plane,
+    debian,
+    host_volumes,
+    images,
+    network,
+    node,
+    rights,
+)
 from cluster.binaries import NODE_PROGRAMS, program
 from cluster.console import say
 from cluster.errors import ClusterError, NotReady
@@ -16,11 +25,16 @@ from cluster.shell import run
 from cluster.wait import until
 
 
-def build() -> None:
-    """Have everything that `up` needs: packages and programs. Minutes the first time, then none."""
-    _require_root()
+def build(more: Sequence[str] = ()) -> None:
+    """Have everything that `up` needs, and more programs: minutes the first time, then none.
+
+    Raises:
+        MissingRight: this machine does not let us have nodes.
+        MissingTool: something cannot be installed or built here.
+    """
     debian.require()
-    for name in NODE_PROGRAMS:
+    rights.require()
+    for name in (*NODE_PROGRAMS, *more):
         program(name)
 
 
@@ -129,7 +143,7 @@ def down(layout: Layout) -> None:
     Raises:
         ClusterError: something of it would not go.
     """
-    _require_root()
+    rights.require_root()
     state = State(layout)
     numbers = {int(path.name.removeprefix("node")) for path in layout.folder.glob("node[1-9]")}
     nodes = [layout.node(number) for number in sorted(numbers)]
@@ -178,12 +192,5 @@ def names() -> list[str]:
     """Clusters that are there, whole or not."""
     if not base().is_dir():
         return []
-    return sorted(path.name for path in base().iterdir() if path.is_dir())
-
-
-def _require_root() -> None:
-    if os.geteuid() != 0:
-        raise ClusterError(
-            "real nodes need root (namespaces, cgroups, mounts); run this as root, "
-            "or set KUBECONFIG to run the journeys on a cluster that you have"
-        )
+    folders = (path for path in base().iterdir() if path.is_dir())
+    return sorted(path.name for path in folders if not path.name.startswith("."))

@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cluster import lifecycle
-from cluster.binaries import program
+from cluster.binaries import JOURNEY_PROGRAMS, program
 from cluster.errors import ClusterError
 from cluster.layout import Layout
 from cluster.processes import State, inside
@@ -27,9 +27,9 @@ def main(argv: list[str]) -> int:
     run = commands.add_parser("exec", help="run a program in the cluster's network, with kubectl")
     commands.add_parser("list", help="the clusters of this machine")
     build = commands.add_parser(
-        "build", help="packages and programs that `up` needs, or those named"
+        "build", help="packages and programs that journeys need, and those named"
     )
-    build.add_argument("programs", nargs="*", help="e.g. helm kwok")
+    build.add_argument("programs", nargs="*", help="e.g. kwok, for fake nodes")
     for each in (up, down, run):
         each.add_argument("--name", default="dev", help="several live side by side (default dev)")
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...")
@@ -45,13 +45,12 @@ def main(argv: list[str]) -> int:
             _exec(Layout(wanted.name), argv or ["bash"])
         elif wanted.command == "list":
             _list()
-        elif wanted.programs:
-            for name in wanted.programs:
-                sys.stdout.write(f"{program(name)}\n")
         elif os.environ.get("KUBECONFIG"):
-            sys.stderr.write("KUBECONFIG names a cluster: nothing to install or build here\n")
+            sys.stderr.write("KUBECONFIG names a cluster: no node is made here\n")
+            for name in (*JOURNEY_PROGRAMS, *wanted.programs):
+                program(name)
         else:
-            lifecycle.build()
+            lifecycle.build((*JOURNEY_PROGRAMS, *wanted.programs))
     except ClusterError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -18,7 +18,11 @@ MASTER_KEY = "journey-master-key-0123456789abcdef"
 
 
 class OperatorProcess:
-    """Starts, kills and starts again one operator for one namespace."""
+    """Starts, kills and starts again one operator for one namespace.
+
+    Attributes:
+        environment: variables that it gets besides, such as another KUBECONFIG.
+    """
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path, image: Image) -> None:
         self.cluster = cluster
@@ -27,6 +31,7 @@ class OperatorProcess:
         self.log = folder / "operator.log"
         self.image = image
         self.port = 18000 + os.getpid() % 1000
+        self.environment: dict[str, str] = {}
         self._stack = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "master-key").write_text(MASTER_KEY)
@@ -34,8 +39,16 @@ class OperatorProcess:
             "watchNamespaces": [namespace],
             "httpPort": self.port,
             "adminTokens": {"masterKeyFile": str(folder / "master-key")},
-            "engine": {"image": image.name, "podDefaults": pod_defaults(image)},
+            "engine": {
+                "image": image.name,
+                "vllmImage": "localhost/no-such-vllm:1",
+                "podDefaults": pod_defaults(image),
+            },
         }
+
+    def keep_in(self, claim: str) -> None:
+        """Have its engines keep what they fetch and compile in a claim."""
+        self.config["engine"]["podDefaults"]["cache"] = {"pvc": {"claimName": claim}}
 
     def start(self, *arguments: str) -> None:
         """Start it; `ready` waits until it has seen everything."""
@@ -43,7 +56,7 @@ class OperatorProcess:
         file.write_text(json.dumps(self.config))
         argv = [sys.executable, "-m", "paceline_operator", f"--config={file}", *arguments]
         rooms = ":".join(str(host_volumes.CHECKOUT / room) for room in host_volumes.SOURCES)
-        env = {"PYTHONPATH": rooms, "PYTHONSAFEPATH": "1"}
+        env = {"PYTHONPATH": rooms, "PYTHONSAFEPATH": "1", **self.environment}
         running = self.cluster.process(argv, self.log, env)
         self._process = self._stack.enter_context(running)
 

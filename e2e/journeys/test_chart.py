@@ -3,83 +3,31 @@
 import base64
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from cluster import host_volumes, images
-from cluster.binaries import program
+from cluster import deployment
 from cluster.client import Cluster, Document
+from cluster.deployment import Deployment
 from cluster.errors import CommandFailed
 from cluster.host_volumes import CHECKOUT
 from cluster.namespace import Image, Namespace
+from cluster.release import CHART, OPERATOR_PODS, Release, values_of
 from cluster.wait import until
 
 pytestmark = pytest.mark.timeout(900)
-CHART = CHECKOUT / "charts" / "paceline"
 OLDER_CHART = CHECKOUT / "e2e" / "fixtures" / "older-chart"
 CRD = "llmdeployments.paceline.dev"
 VERSION = "paceline.dev/schema-version"
 
 
-@dataclass
-class Release:
-    """Releases of the chart in one namespace."""
-
-    namespace: Namespace
-    values: Path
-
-    def helm(self, *words: str) -> str:
-        """Run Helm in this namespace."""
-        cluster = self.namespace.cluster
-        command = [str(program("helm")), f"--kubeconfig={cluster.kubeconfig}", *words]
-        return cluster.run([*command, "-n", self.namespace.name], timeout_s=300).stdout
-
-    def install(self, name: str, *words: str) -> str:
-        """Install or upgrade, and wait until the operator is ready."""
-        common = ["--values", str(self.values), "--wait", "--timeout=4m"]
-        return self.helm("upgrade", "--install", name, str(CHART), *common, *words)
-
-
-def values_of(image: Image, namespace: str) -> Document:
-    """A release whose operator runs this checkout."""
-    operator: Document = {"image": _parts(image.name), "resources": {"requests": {"cpu": "50m"}}}
-    operator["image"]["pullPolicy"] = "Never" if image.name == images.HOST else "IfNotPresent"
-    if image.name == images.HOST:
-        operator |= {
-            "command": ["paceline-operator"],
-            "volumes": [v for v in host_volumes.pod_volumes() if v["name"] != "tmp"],
-            "volumeMounts": [m for m in host_volumes.container_mounts() if m["name"] != "tmp"],
-        }
-    return {"scope": "Namespaced", "instance": namespace, "operator": operator}
-
-
-def _parts(name: str) -> Document:
-    repository, _, tag = name.rpartition(":")
-    return {"repository": repository, "tag": tag}
-
-
-@pytest.fixture
-def release(namespace: Namespace, image: Image, tmp_path: Path) -> Iterator[Release]:
-    """No release yet; what tests install is taken away, the definition stays for other tests."""
-    policies = namespace.cluster.kubectl("get", "validatingadmissionpolicies", "-o=name")
-    if "paceline" in policies:
-        pytest.skip("needs a cluster without an install of the chart: they take its definition")
-    values = tmp_path / "values.yaml"
-    values.write_text(yaml.safe_dump(values_of(image, namespace.name)), encoding="utf-8")
-    made = Release(namespace, values)
-    yield made
-    for item in json.loads(made.helm("list", "-o=json")):
-        made.helm("uninstall", item["name"], "--wait")
-
-
 def test_a_release_is_ready_and_passes_its_own_test(release: Release) -> None:
     release.install("one", "--take-ownership", "--set=operator.replicas=2")
     release.helm("test", "one")
-    pods = release.namespace.items("pods", "--selector=app.kubernetes.io/name=paceline-operator")
+    pods = release.namespace.items("pods", OPERATOR_PODS)
     assert len(pods) == 2
     holder = release.namespace.get("lease", "one-paceline")["spec"]["holderIdentity"]
     assert any(pod["metadata"]["name"] in holder for pod in pods)
@@ -136,8 +84,13 @@ def test_an_upgrade_brings_the_new_schema_and_keeps_what_is_there(
     release: Release, cluster: Cluster
 ) -> None:
     namespace = release.namespace
-    others = cluster.kubectl("get", "llmdeployments", "-A", "-o=name", check=False)
-    assert not others.strip(), "their definition is about to be taken away for an older one"
+    others = ("get", "llmdeployments", "-A", "-o=name")
+    until(
+        "nobody's LLMDeployments are there: their definition is about to be taken away",
+        lambda: not cluster.kubectl(*others, "--ignore-not-found", check=False).strip(),
+        timeout_s=60,  # those of the tests before may still be on their way out
+        seen=lambda: cluster.kubectl(*others, check=False),
+    )
     cluster.kubectl("delete", "crd", CRD, "--ignore-not-found")
     release.helm("install", "one", str(OLDER_CHART))
     cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
@@ -153,12 +106,13 @@ def test_an_upgrade_brings_the_new_schema_and_keeps_what_is_there(
 
 
 def applied(namespace: Namespace) -> bool:
-    """Whether the server takes an LLMDeployment; fields that it does not know are pruned."""
+    """Whether the server takes an LLMDeployment; fields that it does not know are pruned.
+
+    Server-side apply would refuse such a field instead.
+    """
     document = manifest({"model": {"uri": "demo"}, "maxModelLen": 512})
     try:
-        namespace.kubectl(
-            "apply", "--server-side", "--validate=ignore", "-f", "-", stdin=json.dumps(document)
-        )
+        namespace.kubectl("apply", "--validate=ignore", "-f", "-", stdin=json.dumps(document))
     except CommandFailed:
         return False
     return True
@@ -192,6 +146,44 @@ def manifest(spec: Document) -> Document:
         "metadata": {"name": "demo", "labels": {"paceline.dev/operator": "nobody"}},
         "spec": spec,
     }
+
+
+@pytest.fixture
+def neighbour(release: Release, image: Image, tmp_path: Path) -> Iterator[Release]:
+    """Another namespace for a second release, which may have nothing that is cluster-scoped."""
+    namespace = Namespace(release.namespace.cluster, f"{release.namespace.name}-2")
+    namespace.create()
+    namespace.provide(image)
+    values = tmp_path / "neighbour.yaml"
+    own = {"crds": {"enabled": False}, "admissionPolicy": {"enabled": False}}
+    text = yaml.safe_dump(values_of(image, namespace.name) | own)
+    values.write_text(text, encoding="utf-8")
+    made = Release(namespace, values)
+    try:
+        yield made
+        made.helm("uninstall", "two", "--wait", "--ignore-not-found")
+    finally:
+        namespace.delete(wait=False)
+
+
+def test_two_namespaced_releases_look_after_their_own(release: Release, neighbour: Release) -> None:
+    release.install("one", "--take-ownership")
+    neighbour.install("two")
+    assert "kind: Cluster" not in neighbour.helm("get", "manifest", "two")
+    assert "kind: CustomResourceDefinition" not in neighbour.helm("get", "manifest", "two")
+    for each in (release, neighbour):
+        document = deployment.manifest(replicas=0)
+        document["metadata"]["labels"] = {"paceline.dev/operator": each.namespace.name}
+        each.namespace.apply(document)
+    for each in (release, neighbour):
+        Deployment(each.namespace, each.operator_log).wait_ready()
+        children = each.namespace.items("deployments,services", f"--selector={deployment.LABEL}")
+        assert len(children) == 2
+        for item in children:
+            assert item["metadata"]["labels"]["paceline.dev/operator"] == each.namespace.name
+        assert "is forbidden: User" not in each.operator_log()
+    release.helm("uninstall", "one", "--wait")
+    neighbour.namespace.kubectl("delete", "llmdep", "demo")
 
 
 MATRIX: dict[str, dict[str, Any]] = {

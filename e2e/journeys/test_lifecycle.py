@@ -15,6 +15,7 @@ from cluster.host_volumes import CHECKOUT
 from cluster.layout import Layout
 from cluster.namespace import Image, Namespace, pod
 from cluster.processes import State, end, marked, start_time
+from cluster.shell import run
 from cluster.wait import until
 
 MAIN = CHECKOUT / "e2e" / "cluster" / "main.py"
@@ -81,3 +82,11 @@ def test_what_a_killed_start_left_is_taken_away(other: Layout) -> None:
     assert marked(other)
     lifecycle.down(other)
     assert remains(other) == []
+
+
+def test_a_machine_without_the_rights_for_nodes_is_told_so(cluster: Cluster) -> None:
+    if cluster.layout is None:
+        pytest.skip("tries rights on this machine, and KUBECONFIG names a cluster elsewhere")
+    told = run(["unshare", "--user", "--map-root-user", sys.executable, MAIN, "build"], check=False)
+    assert told.returncode != 0
+    assert "a real node needs a network namespace, and this machine refuses one" in told.stderr

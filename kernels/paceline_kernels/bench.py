@@ -26,6 +26,7 @@ from paceline_kernels.decoder import (
     prepare_layer,
 )
 from paceline_kernels.decoder import decoder_forward as run_decoder
+from paceline_kernels.paged_kv import FP8, LayerKv
 
 SHAPE = DecoderShape(
     hidden=576,
@@ -113,9 +114,14 @@ def linear_cases() -> Iterator[Case]:
             )
 
 
+def scale_for(dtype: torch.dtype) -> torch.Tensor | None:
+    """What an FP8 cache is used with."""
+    return torch.ones(SHAPE.kv_heads) if dtype == FP8 else None
+
+
 def attention_cases() -> Iterator[Case]:
     """Decodes and prefill chunks over a paged cache."""
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.float32, torch.bfloat16, FP8):
         for rows, context, new in ((16, 150, 1), (16, 1000, 1), (1, 512, 512), (1, 1500, 256)):
             blocks = -(-context // BLOCK_SIZE)
             k_cache, v_cache = ops.new_kv_cache(
@@ -126,17 +132,22 @@ def attention_cases() -> Iterator[Case]:
                 dtype,
                 impl="cpu",
             )
-            k_cache.normal_()
-            v_cache.normal_()
+            for cache in (k_cache, v_cache):
+                cache.copy_(torch.randn(cache.shape))
             tables = (torch.randperm(rows * blocks) + 1).to(torch.int32).view(rows, blocks)
             q = torch.randn(rows * new, SHAPE.heads, SHAPE.head_dim)
             cu = torch.arange(rows + 1, dtype=torch.int32) * new
             lens = torch.full((rows,), context, dtype=torch.int32)
 
+            scale = scale_for(dtype)
+
             def call(
                 arguments: tuple[torch.Tensor, ...] = (q, k_cache, v_cache, tables, cu, lens),
+                scale: torch.Tensor | None = scale,
             ) -> None:
-                ops.paged_attention(*arguments, softmax_scale=0.125, impl="cpu")
+                ops.paged_attention(
+                    *arguments, softmax_scale=0.125, k_scale=scale, v_scale=scale, impl="cpu"
+                )
 
             seen = rows * (new * (context - new) + new * (new + 1) / 2)
             per_token = 2 * SHAPE.kv_heads * SHAPE.head_dim * k_cache.element_size()
@@ -196,11 +207,16 @@ def forward_cases() -> Iterator[Case]:
         (16, 96, 1, torch.float32),
         (16, 300, 1, torch.float32),
         (16, 300, 1, torch.bfloat16),
+        (16, 300, 1, FP8),
         (1, 512, 512, torch.float32),
     ):
         blocks = -(-context // BLOCK_SIZE)
         sizes = (rows * blocks + 1, BLOCK_SIZE, SHAPE.kv_heads, SHAPE.head_dim)
-        caches = [ops.new_kv_cache(*sizes, dtype, impl="cpu") for _ in range(LAYERS)]
+        scale = scale_for(dtype)
+        caches = [
+            LayerKv(*ops.new_kv_cache(*sizes, dtype, impl="cpu"), scale, scale)
+            for _ in range(LAYERS)
+        ]
         tables = (torch.randperm(rows * blocks) + 1).to(torch.int32).view(rows, blocks)
         at = torch.arange(context - new, context)
         slots = tables[:, at // BLOCK_SIZE].long() * BLOCK_SIZE + at % BLOCK_SIZE
@@ -214,13 +230,11 @@ def forward_cases() -> Iterator[Case]:
             logit_rows=torch.arange(1, rows + 1) * new - 1,
         )
 
-        def call(
-            batch: DecoderBatch = batch, caches: list[tuple[torch.Tensor, torch.Tensor]] = caches
-        ) -> None:
+        def call(batch: DecoderBatch = batch, caches: list[LayerKv] = caches) -> None:
             run_decoder(model, batch, caches)
 
         seen = rows * (new * (context - new) + new * (new + 1) / 2)
-        per_token = 2 * SHAPE.kv_heads * SHAPE.head_dim * caches[0][0].element_size() * LAYERS
+        per_token = 2 * SHAPE.kv_heads * SHAPE.head_dim * dtype.itemsize * LAYERS
         yield Case(
             name=f"forward KV {str(dtype)[6:]} {rows} rows x {context}",
             call=call,

@@ -12,6 +12,7 @@ __all__ = [
     "KernelError",
     "ShapeError",
     "expect_dtype",
+    "expect_kv_scales",
     "expect_positive",
     "expect_rows_contiguous",
     "expect_same_device",
@@ -19,6 +20,8 @@ __all__ = [
 ]
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+FP8 = torch.float8_e4m3fn
+KV_FORMATS = (*FLOATS, FP8)
 
 
 def expect_shape(name: str, tensor: Tensor, sizes: Sequence[int | None], legend: str) -> None:
@@ -81,3 +84,25 @@ def expect_positive(name: str, value: float) -> None:
     """
     if not value > 0:
         raise ShapeError(f"{name} must be > 0, got {value}")
+
+
+def expect_kv_scales(k_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None) -> None:
+    """Refuse an FP8 cache without its scales, and scales for any other.
+
+    Values are trusted to be positive: a look at them would wait for the device at every layer.
+
+    Raises:
+        ShapeError: a scale that is not one number for each KV head.
+        DTypeError: scales missing, too many, or of another format or device.
+    """
+    for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if k_cache.dtype == FP8 and scale is None:
+            raise DTypeError(f"{name} must be given for a float8_e4m3fn cache, got None")
+        if k_cache.dtype != FP8 and scale is not None:
+            got = str(k_cache.dtype).removeprefix("torch.")
+            raise DTypeError(f"{name} must be None unless the cache is float8_e4m3fn, got {got}")
+        if scale is not None:
+            expect_shape(name, scale, (k_cache.shape[2],), "num_kv_heads")
+            expect_dtype(name, scale, (torch.float32,))
+            expect_rows_contiguous(name, scale)
+            expect_same_device("k_cache", k_cache, name, scale)

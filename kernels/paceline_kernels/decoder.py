@@ -10,7 +10,7 @@ before any row's attention of that layer.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from paceline_kernels import checks, ops
 from paceline_kernels.cpu import forward as cpu_forward
 from paceline_kernels.errors import ShapeError
 from paceline_kernels.linear import LinearWeight
+from paceline_kernels.paged_kv import LayerKv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderBatch:
-    """One step's rows. All tensors are contiguous and on the CPU.
+    """One step's rows. All tensors are contiguous and on the device of the weights.
 
     Attributes:
         token_ids, positions, slot_mapping: [tokens] int64; slot -1: not written.
@@ -125,6 +126,16 @@ class DecoderBatch:
     cu_seqlens_q: Tensor
     seq_lens: Tensor
     logit_rows: Tensor
+
+    def to(self, device: torch.device) -> "DecoderBatch":
+        """The same step in a device's memory; the very same batch if it is there already."""
+        if self.token_ids.device == device:
+            return self
+        moved = {
+            field.name: getattr(self, field.name).to(device, non_blocking=True)
+            for field in fields(self)
+        }
+        return DecoderBatch(**moved)
 
 
 def prepare_layer(
@@ -205,7 +216,7 @@ def prepare_decoder(
 def decoder_forward(
     decoder: Decoder,
     batch: DecoderBatch,
-    kv_caches: Sequence[tuple[Tensor, Tensor]],
+    kv_caches: Sequence[LayerKv],
     *,
     hidden_out: Tensor | None = None,
 ) -> Tensor:
@@ -214,7 +225,7 @@ def decoder_forward(
     Args:
         decoder: the model.
         batch: the step; values are trusted to lie inside the tables (the runner made them).
-        kv_caches: (k_cache, v_cache) per layer, from new_kv_cache of the decoder's impl; written.
+        kv_caches: one per layer, from new_kv_cache of the decoder's ops_impl; written.
         hidden_out: [tokens, hidden] float32; gets the final norm's output of every token.
 
     Raises:
@@ -230,13 +241,13 @@ def decoder_forward(
 def _compose(
     decoder: Decoder,
     batch: DecoderBatch,
-    kv_caches: Sequence[tuple[Tensor, Tensor]],
+    kv_caches: Sequence[LayerKv],
     hidden_out: Tensor | None,
 ) -> Tensor:
     shape, impl = decoder.shape, decoder.ops_impl
     residual = ops.embedding(batch.token_ids, decoder.embedding, impl=impl) * shape.embedding_scale
     sizes = [shape.heads * shape.head_dim] + [shape.kv_heads * shape.head_dim] * 2
-    for layer, (k_cache, v_cache) in zip(decoder.layers, kv_caches, strict=True):
+    for layer, kv in zip(decoder.layers, kv_caches, strict=True):
         x, _ = ops.rms_norm(residual, layer.input_norm, shape.eps, impl=impl)
         q, k, v = (
             part.reshape(part.shape[0], -1, shape.head_dim)
@@ -248,11 +259,12 @@ def _compose(
                 for heads, weight in ((q, layer.q_norm), (k, layer.k_norm))
             )
         ops.rotary_(q, k, batch.positions, decoder.cos_sin, impl=impl)
-        ops.write_kv(k, v, k_cache, v_cache, batch.slot_mapping, impl=impl)
+        scales = {"k_scale": kv.k_scale, "v_scale": kv.v_scale}
+        ops.write_kv(k, v, kv.k_cache, kv.v_cache, batch.slot_mapping, impl=impl, **scales)
         mixed = ops.paged_attention(
             q,
-            k_cache,
-            v_cache,
+            kv.k_cache,
+            kv.v_cache,
             batch.block_tables,
             batch.cu_seqlens_q,
             batch.seq_lens,
@@ -260,6 +272,7 @@ def _compose(
             sliding_window=layer.sliding_window,
             soft_cap=shape.soft_cap,
             impl=impl,
+            **scales,
         )
         residual = _added(residual, mixed, layer.o)
         x, _ = ops.rms_norm(residual, layer.post_norm, shape.eps, impl=impl)
@@ -334,7 +347,7 @@ def _check_linear(
 def _check_batch(
     decoder: Decoder,
     batch: DecoderBatch,
-    kv_caches: Sequence[tuple[Tensor, Tensor]],
+    kv_caches: Sequence[LayerKv],
     hidden_out: Tensor | None,
 ) -> None:
     tokens, rows = batch.token_ids.shape[0], batch.seq_lens.shape[0]

@@ -14,7 +14,7 @@ from paceline_kernels import checks, reference, torch_path
 from paceline_kernels.cpu import library, packing
 from paceline_kernels.errors import DTypeError, ImplUnavailableError, ShapeError
 
-IMPLS = ("reference", "torch", "cpu")
+PRODUCTS = ("reference", "torch", "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +68,8 @@ def prepare_linear(
         checks.expect_dtype("bias", bias, checks.FLOATS)
     if is_gated and weight.shape[0] % 2:
         raise ShapeError(f"a gated weight must have an even number of outputs, got {weight.shape}")
-    if impl not in IMPLS:
-        raise ImplUnavailableError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
+    if impl not in PRODUCTS:
+        raise ImplUnavailableError(f"impl must be one of {', '.join(PRODUCTS)}, got {impl!r}")
     packed = None
     kept: Tensor | None = weight
     kept_bias = bias

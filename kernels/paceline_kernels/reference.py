@@ -41,14 +41,47 @@ def rotary_(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
         tensor[..., :rotary_dim] = rotated.to(tensor.dtype)
 
 
-def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+def quantize(x: Tensor, dtype: torch.dtype, scale: Tensor | None) -> Tensor:
+    """Round keys or values to the cache's format, divided by their head's scale for FP8.
+
+    The quotient is float32; it saturates at the format's largest number, which float8_e4m3fn
+    needs: it has no infinity.
+
+    Args:
+        x: [tokens, num_kv_heads, head_dim].
+        dtype: of the cache.
+        scale: [num_kv_heads] float32, or None: x is only rounded.
+    """
+    if scale is None:
+        return x.to(dtype)
+    largest = torch.finfo(dtype).max
+    return (x.float() / scale.unsqueeze(1)).clamp(-largest, largest).to(dtype)
+
+
+def dequantize(stored: Tensor, scale: Tensor | None) -> Tensor:
+    """Undo `quantize`: [tokens, num_kv_heads, head_dim] as float32 (float64 stays)."""
+    return _wide(stored) if scale is None else _wide(stored) * scale.unsqueeze(1)
+
+
+def write_kv(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+) -> None:
     """Write each token's keys and values at its slot (block * block_size + offset); -1: nowhere."""
     block_size = k_cache.shape[1]
+    stored_k = quantize(k, k_cache.dtype, k_scale)
+    stored_v = quantize(v, v_cache.dtype, v_scale)
     for token, slot in enumerate(slot_mapping.tolist()):
         if slot >= 0:
             block, offset = divmod(slot, block_size)
-            k_cache[block, offset] = k[token].to(k_cache.dtype)
-            v_cache[block, offset] = v[token].to(v_cache.dtype)
+            k_cache[block, offset] = stored_k[token]
+            v_cache[block, offset] = stored_v[token]
 
 
 def gather_blocks(cache: Tensor, block_table: Tensor, num_tokens: int) -> Tensor:
@@ -79,6 +112,8 @@ def paged_attention(
     softmax_scale: float,
     sliding_window: int | None = None,
     soft_cap: float | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
     """Attention of each row's new tokens over its whole context, new tokens included.
 
@@ -93,8 +128,8 @@ def paged_attention(
     out = torch.zeros(tokens, heads * head_dim, dtype=q.dtype, device=q.device)
     for row, seq_len in enumerate(seq_lens.tolist()):
         start, end = int(cu_seqlens_q[row]), int(cu_seqlens_q[row + 1])
-        keys = _wide(gather_blocks(k_cache, block_tables[row], seq_len))
-        values = _wide(gather_blocks(v_cache, block_tables[row], seq_len))
+        keys = dequantize(gather_blocks(k_cache, block_tables[row], seq_len), k_scale)
+        values = dequantize(gather_blocks(v_cache, block_tables[row], seq_len), v_scale)
         keys = keys.repeat_interleave(group, dim=1)
         values = values.repeat_interleave(group, dim=1)
         scores = torch.einsum("qhd,khd->hqk", _wide(q[start:end]), keys) * softmax_scale

@@ -30,15 +30,24 @@ def rotary_(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
         first.copy_(rotated)
 
 
-def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+) -> None:
     """As reference.write_kv, in one indexed write per cache."""
     written = slot_mapping >= 0
     slots = slot_mapping[written]
     block_size = k_cache.shape[1]
     blocks = torch.div(slots, block_size, rounding_mode="floor")
     at = (blocks, slots - blocks * block_size)
-    k_cache[at] = k[written].to(k_cache.dtype)
-    v_cache[at] = v[written].to(v_cache.dtype)
+    k_cache[at] = reference.quantize(k[written], k_cache.dtype, k_scale)
+    v_cache[at] = reference.quantize(v[written], v_cache.dtype, v_scale)
 
 
 def paged_attention(
@@ -52,6 +61,8 @@ def paged_attention(
     softmax_scale: float,
     sliding_window: int | None = None,
     soft_cap: float | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
     """As reference.paged_attention: gather and scaled_dot_product_attention per row.
 
@@ -69,14 +80,16 @@ def paged_attention(
             softmax_scale=softmax_scale,
             sliding_window=sliding_window,
             soft_cap=soft_cap,
+            k_scale=k_scale,
+            v_scale=v_scale,
         )
     tokens, heads, head_dim = q.shape
     out = q.new_zeros(tokens, heads, head_dim)
     bounds = cu_seqlens_q.tolist()
     for row, seq_len in enumerate(seq_lens.tolist()):
         start, end = bounds[row], bounds[row + 1]
-        keys = reference.gather_blocks(k_cache, block_tables[row], seq_len).to(q.dtype)
-        values = reference.gather_blocks(v_cache, block_tables[row], seq_len).to(q.dtype)
+        keys = _read(k_cache, block_tables[row], seq_len, k_scale, q.dtype)
+        values = _read(v_cache, block_tables[row], seq_len, v_scale, q.dtype)
         mixed = F.scaled_dot_product_attention(
             q[start:end].transpose(0, 1).unsqueeze(0),
             keys.transpose(0, 1).unsqueeze(0),
@@ -87,6 +100,14 @@ def paged_attention(
         )
         out[start:end] = mixed.squeeze(0).transpose(0, 1)
     return out.flatten(1)
+
+
+def _read(
+    cache: Tensor, block_table: Tensor, seq_len: int, scale: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """One request's keys or values, [seq_len, num_kv_heads, head_dim] in `dtype`."""
+    stored = reference.gather_blocks(cache, block_table, seq_len)
+    return (stored if scale is None else reference.dequantize(stored, scale)).to(dtype)
 
 
 def _visible(

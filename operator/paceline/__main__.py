@@ -1,22 +1,37 @@
-"""`python -m paceline` and the script `paceline`: the command, with its first signals handled."""
+"""`python -m paceline` and the script `paceline`: how the process of a command begins and ends."""
 
+import logging
 import os
 import signal
 import sys
 from types import FrameType
+from typing import NoReturn
 
 
 def main() -> int:
     """Run the command line.
 
     A server's imports take a while, and SIGTERM during them is an ordinary end: nothing was served
-    yet. So its handler comes before them; `lifecycle` takes over once there is a loop.
+    yet. So its handler comes before them; `lifecycle` takes over once there is a loop. And once it
+    has served, its process ends at once: somebody waits for it, a kubelet or a person.
     """
+    is_server = sys.argv[1:2] in (["serve"], ["run"])
     if sys.argv[1:2] == ["serve"]:
         signal.signal(signal.SIGTERM, _end_before_start)
     from paceline import cli
 
-    return cli.main()
+    exit_code = cli.main()
+    if is_server:
+        _leave(exit_code)
+    return exit_code
+
+
+def _leave(exit_code: int) -> NoReturn:
+    """End without taking modules apart: that was 0.5 to 1.4 s of an idle server's end."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def _end_before_start(_number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""`paceline bench`: the scheduler alone, and any OpenAI-compatible server under load."""
+"""`paceline bench`: the scheduler alone, any OpenAI-compatible server under load, FP8 KV."""
 
 import argparse
 import json
@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from paceline import bench_kv_dtype
 from paceline.errors import EXIT_OK, CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_ADMIN_URL = "http://127.0.0.1:8001"
 DEFAULT_WORKLOADS = "mixed"
 
 
@@ -20,6 +22,8 @@ def add_command(commands: Any) -> None:
     )
     _add_scheduler(kinds)
     _add_serve(kinds)
+    _add_interference(kinds)
+    bench_kv_dtype.add_command(kinds)
     shown = kinds.add_parser("workloads", help="list the workloads and what batching can gain")
     shown.add_argument("--seed", type=int, default=1234, help="of the workloads (default 1234)")
     shown.set_defaults(handler=list_workloads)
@@ -42,8 +46,7 @@ def _add_serve(kinds: Any) -> None:
         "milliseconds and count from the moment a request was due.",
     )
     add = parser.add_argument
-    add("--base-url", default=DEFAULT_URL, metavar="URL", help=f"default {DEFAULT_URL}")
-    add("--model", default="", metavar="NAME", help="default: the first of /v1/models")
+    _add_server(parser)
     add(
         "--workload",
         default=DEFAULT_WORKLOADS,
@@ -53,12 +56,8 @@ def _add_serve(kinds: Any) -> None:
     add("--mode", choices=("batch", "poisson", "schedule", "closed"), default="batch")
     add("--rate", type=float, default=1.0, metavar="R", help="requests a second, mode poisson")
     add("--concurrency", type=_positive, default=16, metavar="N", help="in flight, mode closed")
-    add("--tokenizer", type=Path, metavar="PATH", help="prompts of words of this tokenizer.json")
     add("--as-text", action="store_true", help="send prompts as text (needs --tokenizer)")
     add("--api", choices=("completions", "chat"), default="completions")
-    add("--api-key-file", type=Path, metavar="FILE", help="file with the key to send")
-    add("--seed", type=int, default=1234, help="of the workloads (default 1234)")
-    add("--steady-tokens", type=_positive, default=0, metavar="N", help="of interference's streams")
     add("--limit", type=_positive, default=0, metavar="N", help="only the first N requests")
     add("--repeats", type=_positive, default=1, metavar="N", help="rounds over the workloads")
     add(
@@ -67,8 +66,37 @@ def _add_serve(kinds: Any) -> None:
         help="leave out ignore_eos and min_tokens, so lengths are the model's",
     )
     add("--extra", default="{}", metavar="JSON", help="further fields of each request")
-    add("--json", action="store_true", help="a line of JSON for each row")
     parser.set_defaults(handler=bench_serve)
+
+
+def _add_interference(kinds: Any) -> None:
+    parser = kinds.add_parser(
+        "interference",
+        help="what long prompts do to running streams, by budget and by target",
+        description="Needs a Paceline server and its admin port; settings are put back at the end.",
+    )
+    _add_server(parser)
+    add = parser.add_argument
+    add(
+        "--admin-url", default=DEFAULT_ADMIN_URL, metavar="URL", help=f"default {DEFAULT_ADMIN_URL}"
+    )
+    add("--admin-token-file", type=Path, required=True, metavar="FILE", help="with the admin token")
+    add("--budgets", type=_positive, nargs="+", default=[64, 128, 256, 512, 2048], metavar="N")
+    add("--factors", type=float, nargs="+", default=[1.5, 2.0, 3.0], metavar="F")
+    add("--rounds", type=_positive, default=1, metavar="N", help="of everything; medians count")
+    parser.set_defaults(handler=bench_interference)
+
+
+def _add_server(parser: Any) -> None:
+    """Which server, and what every load on it needs."""
+    add = parser.add_argument
+    add("--base-url", default=DEFAULT_URL, metavar="URL", help=f"default {DEFAULT_URL}")
+    add("--model", default="", metavar="NAME", help="default: the first of /v1/models")
+    add("--tokenizer", type=Path, metavar="PATH", help="prompts of words of this tokenizer.json")
+    add("--api-key-file", type=Path, metavar="FILE", help="file with the key to send")
+    add("--seed", type=int, default=1234, help="of the workloads (default 1234)")
+    add("--steady-tokens", type=_positive, default=0, metavar="N", help="of interference's streams")
+    add("--json", action="store_true", help="a line of JSON for each row")
 
 
 def _positive(text: str) -> int:
@@ -91,7 +119,7 @@ def bench_serve(args: argparse.Namespace) -> int:
     """Measure a server."""
     from paceline_engine.bench import serve
     from paceline_engine.bench.client import Api, Load, Mode, Target
-    from paceline_engine.bench.workloads import NAMES, Vocabulary
+    from paceline_engine.bench.workloads import NAMES
 
     names = args.workload.split(",")
     unknown = [name for name in names if name not in NAMES]
@@ -99,9 +127,6 @@ def bench_serve(args: argparse.Namespace) -> int:
         raise CommandError(f"--workload must be among {', '.join(NAMES)}, got {unknown[0]!r}")
     key = _key_of(args.api_key_file)
     try:
-        vocabulary = (
-            Vocabulary.from_tokenizer(args.tokenizer) if args.tokenizer else Vocabulary.random_ids()
-        )
         model = args.model or serve.first_model(args.base_url, key)
         plan = serve.BenchPlan(
             target=Target(
@@ -115,13 +140,45 @@ def bench_serve(args: argparse.Namespace) -> int:
             ),
             load=Load(mode=Mode(args.mode), rate=args.rate, concurrency=args.concurrency),
             names=names,
-            vocabulary=vocabulary,
+            vocabulary=_vocabulary(args.tokenizer),
             seed=args.seed,
             steady_tokens=args.steady_tokens,
             limit=args.limit,
             repeats=args.repeats,
         )
         return serve.run(plan, _write_line, as_json=args.json)
+    except (serve.BenchFailed, ValueError) as error:
+        raise CommandError(str(error)) from error
+
+
+def bench_interference(args: argparse.Namespace) -> int:
+    """Measure streams beside long prompts."""
+    from paceline_engine.bench import interference, serve
+    from paceline_engine.bench.client import Api, Load, Mode, Target
+
+    key = _key_of(args.api_key_file)
+    try:
+        plan = serve.BenchPlan(
+            target=Target(
+                base_url=args.base_url,
+                model=args.model or serve.first_model(args.base_url, key),
+                api=Api.COMPLETIONS,
+                api_key=key,
+            ),
+            load=Load(mode=Mode.SCHEDULE),
+            names=(),
+            vocabulary=_vocabulary(args.tokenizer),
+            seed=args.seed,
+            steady_tokens=args.steady_tokens,
+        )
+        sweep = interference.Sweep(
+            admin_url=args.admin_url,
+            admin_token=args.admin_token_file.read_text(encoding="utf-8").strip(),
+            budgets=args.budgets,
+            factors=args.factors,
+            rounds=args.rounds,
+        )
+        return interference.run(plan, sweep, _write_line, as_json=args.json)
     except (serve.BenchFailed, ValueError) as error:
         raise CommandError(str(error)) from error
 
@@ -140,6 +197,12 @@ def list_workloads(args: argparse.Namespace) -> int:
             + ", ".join(ratios)
         )
     return EXIT_OK
+
+
+def _vocabulary(tokenizer: Path | None) -> Any:
+    from paceline_engine.bench.workloads import Vocabulary
+
+    return Vocabulary.from_tokenizer(tokenizer) if tokenizer else Vocabulary.random_ids()
 
 
 def _key_of(file: Path | None) -> str:

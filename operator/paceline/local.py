@@ -123,34 +123,20 @@ def plan_of(
         CommandError: one line for each field that this machine or this release cannot honour.
     """
     spec = deployment.spec
-    problems = _not_here(spec, api_key_file) + support.not_supported(spec)
     env, env_problems = _environment(spec, environ)
-    problems += env_problems
-    try:
-        settings = resolve.settings_of(spec)
-    except InvalidSettings as error:
-        problems += [f"spec: {line}" for line in str(error).splitlines()]
-        settings = EngineSettings()
-    problems += [_in_spec(name, text) for name, text in unsupported(settings)]
-    problems += _wrong_extra_args(spec.extra_args or ())
+    settings, settings_problems = _settings(spec)
+    problems = _not_here(spec, api_key_file) + support.not_supported(spec)
+    problems += env_problems + settings_problems + _wrong_extra_args(spec.extra_args or ())
     if problems:
         lines = "\n".join(_once_per_field(problems))
         raise CommandError(f"{deployment.metadata.name} cannot run on this machine:\n{lines}")
     model_name = spec.model.served_name or serve.default_name(spec.model.uri)
-    timeout_s = value_at(spec, "drain.shutdownTimeoutSeconds")
-    timeout_s = DEFAULT_SHUTDOWN_TIMEOUT_S if timeout_s is None else float(timeout_s)
-    arguments = [spec.model.uri, "--served-model-name", model_name]
-    arguments += ["--shutdown-timeout-s", f"{timeout_s:g}"]
-    if spec.model.revision:
-        arguments += ["--revision", spec.model.revision]
-    if api_key_file:
-        arguments += ["--api-key-file", api_key_file]
     return LocalPlan(
         name=deployment.metadata.name or "",
         model_name=model_name,
         port=port if port is not None else (value_at(spec, "service.port") or DEFAULT_PORT),
         num_replicas=spec.replicas,
-        arguments=(*arguments, *(spec.extra_args or ())),
+        arguments=_arguments(spec, model_name, api_key_file),
         settings={
             name: getattr(settings, name) for name in knobs() if name in settings.model_fields_set
         },
@@ -159,6 +145,30 @@ def plan_of(
             path + _HINTS.get(path, "") for path in IGNORED if value_at(spec, path) is not None
         ),
     )
+
+
+def _arguments(spec: LLMDeploymentSpec, model_name: str, api_key_file: str) -> tuple[str, ...]:
+    """Of `paceline serve`, without what differs between replicas and without settings."""
+    timeout_s = value_at(spec, "drain.shutdownTimeoutSeconds")
+    timeout_s = DEFAULT_SHUTDOWN_TIMEOUT_S if timeout_s is None else float(timeout_s)
+    arguments = [spec.model.uri, "--served-model-name", model_name]
+    arguments += ["--shutdown-timeout-s", f"{timeout_s:g}"]
+    if spec.model.revision:
+        arguments += ["--revision", spec.model.revision]
+    if api_key_file:
+        arguments += ["--api-key-file", api_key_file]
+    return (*arguments, *(spec.extra_args or ()))
+
+
+def _settings(spec: LLMDeploymentSpec) -> tuple[EngineSettings, list[str]]:
+    """What spec pins and its objective gives, and what is wrong or not built of it."""
+    problems = []
+    try:
+        settings = resolve.settings_of(spec)
+    except InvalidSettings as error:
+        problems = [f"spec: {line}" for line in str(error).splitlines()]
+        settings = EngineSettings()
+    return settings, problems + [_in_spec(name, text) for name, text in unsupported(settings)]
 
 
 def _not_here(spec: LLMDeploymentSpec, api_key_file: str) -> list[str]:

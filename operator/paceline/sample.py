@@ -98,7 +98,7 @@ curl {base_url}{routes.CHAT_COMPLETIONS} -H 'Content-Type: application/json'{key
 
 python3 - <<'END'   # pip install openai
 from openai import OpenAI
-client = OpenAI(base_url="{base_url}/v1", api_key="{api_key}")
+client = OpenAI(base_url="{base_url}{routes.OPENAI_BASE}", api_key="{api_key}")
 answer = client.chat.completions.create(
     model="{model}", messages=[{{"role": "user", "content": "Hello!"}}])
 print(answer.choices[0].message.content)

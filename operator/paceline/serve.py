@@ -4,6 +4,7 @@ import argparse
 import ctypes
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from paceline_crds.errors import InvalidSettings
 if TYPE_CHECKING:
     from paceline_engine.serve.config import ServeConfig
 
+Add = Callable[..., None]
+"""`add_argument` of a group, whose flags leave nothing behind when they are not given."""
 MAX_PORT = 65_535
 _PR_SET_PDEATHSIG = 1
 
@@ -38,6 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def add(flag: str, **options: Any) -> None:
         own.add_argument(flag, default=argparse.SUPPRESS, **options)
 
+    _add_endpoint(add)
+    _add_admin(add)
+    _add_life(add)
+    own.add_argument("--exit-with-parent", type=int, default=0, help=argparse.SUPPRESS)
+    flags.add_setting_flags(parser)
+
+
+def _add_endpoint(add: Add) -> None:
     add("--host", metavar="ADDRESS", help="address of the endpoint (default 127.0.0.1)")
     add("--port", type=port, metavar="PORT", help="its port, 0 for a free one (default 8000)")
     add("--served-model-name", dest="served_name", metavar="NAME", help="name that requests use")
@@ -53,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let requests bring their own chat template",
     )
+
+
+def _add_admin(add: Add) -> None:
     add("--admin-host", metavar="ADDRESS", help="address of the admin port (default 127.0.0.1)")
     add("--admin-port", type=port, metavar="PORT", help="the admin port (default 8001)")
     add("--admin-token-file", type=Path, metavar="FILE", help="file with the admin token")
@@ -74,6 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSON with live settings and their revision, laid over these flags at the start",
     )
+
+
+def _add_life(add: Add) -> None:
     add("--propagation-s", type=seconds, metavar="S", help="first phase of a drain begun by POST")
     add(
         "--sigterm-propagation-s",
@@ -93,8 +110,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("debug", "info", "warning", "error"),
         help="least severity that is logged (default info)",
     )
-    own.add_argument("--exit-with-parent", type=int, default=0, help=argparse.SUPPRESS)
-    flags.add_setting_flags(parser)
 
 
 def port(text: str) -> int:

@@ -7,10 +7,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from paceline import local
+from paceline import local, serve
 from paceline.errors import CommandError
 from paceline.local import LocalPlan
-from paceline_crds import llmdeployment, support
+from paceline.parser import Parser
+from paceline_crds import llmdeployment, objective, support
 from paceline_crds.settings import knobs
 from paceline_crds.spec import LLMDeploymentSpec
 
@@ -114,7 +115,6 @@ def test_fields_of_a_cluster_are_listed_as_ignored() -> None:
             ["spec.model.loraAdapters is not supported"],
         ),
         ({"scheduling": {"policy": "Fair"}}, ["spec.scheduling.policy must be Fcfs or Priority"]),
-        ({"kvCache": {"dtype": "FP8"}}, ["spec.kvCache.dtype must be Auto, got FP8"]),
         (
             {"speculative": {"method": "Ngram", "numTokens": 2}},
             ["spec.speculative.method must be None, got Ngram"],
@@ -176,3 +176,22 @@ def test_every_field_of_the_resource_has_been_decided() -> None:
         if not any(path == known or path.startswith(known + ".") for known in decided)
     ]
     assert undecided == []
+
+
+@pytest.mark.parametrize("memory", [None, 24 * 10**9, 80 * 10**9])
+def test_a_plain_manifest_and_a_plain_serve_mean_the_same_settings(memory: int | None) -> None:
+    parser = Parser(prog="paceline serve")
+    serve.add_arguments(parser)
+    by_manifest = serve.config_of(parser.parse_args(plan({}).serve_arguments())).settings
+    by_flags = serve.config_of(parser.parse_args(["demo"])).settings
+    assert by_manifest.model_fields_set == by_flags.model_fields_set == set()
+    assert objective.for_device(by_manifest, memory) == objective.for_device(by_flags, memory)
+
+
+def test_an_objective_wins_over_the_device() -> None:
+    parser = Parser(prog="paceline serve")
+    serve.add_arguments(parser)
+    arguments = plan({"objective": "Throughput"}).serve_arguments()
+    settings = serve.config_of(parser.parse_args(arguments)).settings
+    started = objective.for_device(settings, 24 * 10**9)
+    assert (started.max_num_batched_tokens, started.max_num_seqs) == (16384, 512)

@@ -43,11 +43,17 @@ def test_what_spec_says_arrives_in_the_settings_own_units() -> None:
     assert not settings.prefix_caching
 
 
-def test_a_target_of_the_gap_sets_no_budget_in_milliseconds() -> None:
-    whole = resolved(slo={"itl": {"target": "50ms"}})
+def test_the_promised_gap_is_the_target_of_a_step_unless_another_is_written() -> None:
+    promise = {"itl": {"target": "50ms"}}
+    whole = resolved(slo=promise)
     assert whole.settings.slo_itl_ms == 50
-    assert whole.settings.inter_token_target_ms is None
+    assert whole.settings.step_target_ms == 50
     assert whole.sources["inter_token_target_ms"] is Source.DEFAULT
+    own = resolved(slo=promise, scheduling={"interTokenTargetMs": 40})
+    assert own.settings.step_target_ms == 40
+    off = resolved(slo=promise, scheduling={"interTokenTargetMs": 0})
+    assert off.settings.step_target_ms is None
+    assert resolved().settings.step_target_ms is None
 
 
 def test_sources_tell_spec_objective_and_default_apart() -> None:

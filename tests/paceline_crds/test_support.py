@@ -36,10 +36,8 @@ def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("kvCache: {dtype: FP8}", "kvCacheDtype must be Auto, got FP8"),
         ("scheduling: {policy: Fair}", "schedulingPolicy must be Fcfs or Priority, got Fair"),
         ("speculative: {method: Ngram}", "speculativeMethod must be None, got Ngram"),
-        ("scheduling: {interTokenTargetMs: 50}", "interTokenTargetMs must be absent, got 50"),
     ],
 )
 def test_a_setting_that_the_engine_would_refuse_is_refused_before(line: str, sentence: str) -> None:

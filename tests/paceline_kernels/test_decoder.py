@@ -6,6 +6,7 @@ import torch
 from paceline_kernels import decoder, ops
 from paceline_kernels.decoder import DecoderBatch, DecoderLayer, DecoderShape
 from paceline_kernels.errors import DTypeError, ShapeError
+from paceline_kernels.paged_kv import FP8, LayerKv
 
 VOCAB, BLOCK_SIZE, NUM_BLOCKS = 70, 8, 24
 
@@ -78,7 +79,7 @@ def make(
 
 def caches(model, dtype=torch.float32):
     sizes = (NUM_BLOCKS, BLOCK_SIZE, model.shape.kv_heads, model.shape.head_dim)
-    return [ops.new_kv_cache(*sizes, dtype, impl=model.ops_impl) for _ in model.layers]
+    return [LayerKv(*ops.new_kv_cache(*sizes, dtype, impl=model.ops_impl)) for _ in model.layers]
 
 
 def make_batch(rows, *, all_logits=False):
@@ -105,6 +106,16 @@ def make_batch(rows, *, all_logits=False):
     )
 
 
+def fp8_caches(model):
+    """With a scale of its own for each layer, head, keys and values."""
+    size = torch.tensor(4.0 / 448)
+    heads = torch.arange(1, model.shape.kv_heads + 1) / model.shape.kv_heads
+    return [
+        kv._replace(k_scale=size * heads * (1 + index), v_scale=size * (2 - heads))
+        for index, kv in enumerate(caches(model, FP8))
+    ]
+
+
 STEPS = [
     [([3, 7, 1], 0, list(range(20))), ([2, 9], 0, [5, 6, 7])],
     [([3, 7, 1], 20, [9]), ([2, 9], 3, list(range(30, 41))), ([11], 0, [1])],
@@ -127,6 +138,39 @@ def test_one_call_gives_what_the_operations_give_one_by_one(extras, heads, kv_he
         # Each side is off by the rounding of some 20 operations on values of size 10 in 3 layers.
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(hidden, want_hidden, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("extras", [False, True])
+def test_an_fp8_cache_differs_from_the_reference_by_turned_roundings_alone(extras):
+    native, reference = make("cpu", extras=extras), make("reference", extras=extras)
+    native_kv, reference_kv, full_kv = fp8_caches(native), fp8_caches(reference), caches(reference)
+    for rows in STEPS:
+        batch = make_batch(rows, all_logits=True)
+        got = decoder.decoder_forward(native, batch, native_kv)
+        want = decoder.decoder_forward(reference, batch, reference_kv)
+        full = decoder.decoder_forward(reference, batch, full_kv)
+        # A value near the middle of two numbers of the format may be rounded the other way, by a
+        # step of 2^-3: few do, so the distance stays far below that to the full cache.
+        off = (got - want).norm() / want.norm()
+        assert off < 0.1 * (full - want).norm() / want.norm()
+    for mine, theirs in zip(native_kv, reference_kv, strict=True):
+        for cache in ("k_cache", "v_cache"):
+            same = getattr(mine, cache).float() == getattr(theirs, cache).float()
+            assert same.float().mean() > 0.99
+
+
+def test_an_fp8_cache_gives_a_chunked_prompt_the_numbers_of_a_whole_one():
+    model = make("cpu")
+    tokens = [int(token) for token in torch.arange(30) * 7 % VOCAB]
+    table = [4, 2, 8, 6]
+    whole = decoder.decoder_forward(
+        model, make_batch([(table, 0, tokens)], all_logits=True), fp8_caches(model)
+    )
+    kv, parts = fp8_caches(model), []
+    for start, end in ((0, 11), (11, 12), (12, 29), (29, 30)):
+        batch = make_batch([(table, start, tokens[start:end])], all_logits=True)
+        parts.append(decoder.decoder_forward(model, batch, kv))
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-4, atol=1e-4)
 
 
 def test_bfloat16_products_between_our_own_operations_differ_by_their_rounding_alone():
@@ -198,6 +242,8 @@ def test_caches_of_another_layout_or_number_are_refused():
         decoder.decoder_forward(model, batch, caches(model)[:2])
     with pytest.raises(ShapeError, match="new_kv_cache"):
         decoder.decoder_forward(model, batch, caches(make("torch")))
+    with pytest.raises(DTypeError, match="k_scale must be given"):
+        decoder.decoder_forward(model, batch, caches(model, FP8))
 
 
 def test_weights_that_do_not_fit_the_shape_are_refused():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from paceline_crds import routes
 from paceline_engine.bench.workloads import WorkItem, Workload
 from paceline_engine.serve.http_stream import AnswerCut, ResponseStream
 
@@ -61,7 +62,7 @@ class Target:
     def url(self) -> str:
         """Where requests go."""
         base = self.base_url.rstrip("/")
-        base = base if base.endswith("/v1") else base + "/v1"
+        base = base if base.endswith(routes.OPENAI_BASE) else base + routes.OPENAI_BASE
         return base + ("/chat/completions" if self.api is Api.CHAT else "/completions")
 
 

@@ -1,12 +1,14 @@
 """Microseconds that the scheduler takes for a step: plan and apply, blocks, hashes, statistics.
 
-No model runs: results are made up between the timed parts. `steady` has so many decodes that go on;
-under `churn` a tenth of them ends, and as many arrive, each step (their arrival is timed too).
+No model runs: results are made up between the timed parts. First decodes that go on; then one of
+them ends, and one arrives, each step; then a tenth of them (their arrival is timed too). Beside
+them stand published figures of vLLM's scheduler.
 
     python -m paceline_engine.bench.scheduler --json
 """
 
 import argparse
+import gc
 import json
 import random
 import sys
@@ -25,11 +27,12 @@ from paceline_engine.core.stats import Recorder
 
 SIZES = (64, 256, 1024)
 PEER_US_PER_STEP = {64: 884.0, 256: 3542.0, 1024: 15939.0}
-"""vLLM 0.32's scheduler alone, steady decodes, as measured for this project on such a machine."""
+"""vLLM 0.32's scheduler alone, steady decodes, by running requests."""
+PEER_SOURCE = "vLLM 0.32's scheduler: a published measurement on an AMX machine, steady decodes"
 _BLOCK_SIZE = 16
 _PROMPT_TOKENS = 64
-_LIFE_STEPS = 10
 _VOCAB = 32_000
+HEAD = " running end and arrive    us a step  us of CPU  us a request    vLLM*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,8 @@ class Row:
     """One figure: medians over groups of 16 steps (a block boundary for everybody).
 
     Attributes:
+        churn: requests end and arrive each step.
+        changed: how many of each.
         us_per_step, us_per_request: by the wall clock.
         us_per_step_min: of the quietest group.
         cpu_us_per_step: time on a CPU: what is left when other processes took turns.
@@ -44,6 +49,7 @@ class Row:
 
     running: int
     churn: bool
+    changed: int
     us_per_step: float
     us_per_request: float
     us_per_step_min: float
@@ -52,18 +58,25 @@ class Row:
 
 
 class _Bench:
-    """A scheduler full of requests, and made-up results."""
+    """A scheduler full of requests, and made-up results.
 
-    def __init__(self, running: int, *, churn: bool, num_steps: int) -> None:
+    Args:
+        running: requests that run.
+        changed: of them, those that end each step, and as many arrive.
+        num_steps: steps to come.
+    """
+
+    def __init__(self, running: int, *, changed: int, num_steps: int) -> None:
         self._random = random.Random(1234)  # noqa: S311 - prompts of a benchmark
-        self._running, self._churn = running, churn
-        longest = _PROMPT_TOKENS + 64 + num_steps
+        self._running, self._changed = running, changed
+        self._life = running // changed if changed else 0
+        longest = _PROMPT_TOKENS + 64 + max(num_steps, self._life)
         blocks = 2 + 2 * running * (longest // _BLOCK_SIZE + 1)
         limits = EngineLimits(
             num_blocks=blocks,
             block_size=_BLOCK_SIZE,
             max_model_len=longest,
-            max_slots=running + running // 8,
+            max_slots=running + max(1, running // 8),
             max_step_tokens=running * (_PROMPT_TOKENS + _BLOCK_SIZE),
             vocab_size=_VOCAB,
             eos_token_ids=(_VOCAB - 1,),
@@ -79,7 +92,7 @@ class _Bench:
         self._longest = longest
         self._now = 0.0
         self._next_id = 0
-        lives = [1 + i % _LIFE_STEPS if churn else longest for i in range(running)]
+        lives = [1 + i % self._life if changed else longest for i in range(running)]
         requests = [self._request(max_tokens) for max_tokens in lives]
         for request in requests:
             assert self._scheduler.submit(request, self._now) is None
@@ -117,11 +130,11 @@ class _Bench:
     def times(self, num_steps: int) -> Iterator[tuple[float, float]]:
         """(wall, CPU) seconds of each of so many steps."""
         for _ in range(num_steps):
-            arrivals = [self._request(_LIFE_STEPS) for _ in range(self._missing())]
+            arrivals = [self._request(self._life) for _ in range(self._missing())]
             yield self._step(arrivals)
 
     def _missing(self) -> int:
-        return self._running - self._scheduler.num_running if self._churn else 0
+        return self._running - self._scheduler.num_running if self._changed else 0
 
 
 def _made_up(plan: StepPlan) -> StepResult:
@@ -130,28 +143,41 @@ def _made_up(plan: StepPlan) -> StepResult:
     return StepResult(step_id=plan.step_id, tokens=tokens[:, None])
 
 
-def measure(running: int, *, churn: bool, num_steps: int = 320) -> Row:
-    """Time steps with so many running requests."""
-    bench = _Bench(running, churn=churn, num_steps=num_steps + 32)
+def measure(running: int, *, changed: int = 0, num_steps: int = 320) -> Row:
+    """Time steps with so many running requests, of which so many end and arrive each step."""
+    bench = _Bench(running, changed=changed, num_steps=num_steps + 32)
     list(bench.times(32))
+    gc.collect()
+    gc.freeze()  # as the step process does once it is loaded
     times = np.array(list(bench.times(num_steps // 16 * 16))).reshape(-1, 16, 2).mean(axis=1) * 1e6
+    gc.unfreeze()
     median, cpu = np.median(times, axis=0).tolist()
     return Row(
         running=running,
-        churn=churn,
+        churn=changed > 0,
+        changed=changed,
         us_per_step=round(median, 1),
         us_per_request=round(median / running, 3),
         us_per_step_min=round(float(times[:, 0].min()), 1),
         cpu_us_per_step=round(cpu, 1),
-        peer_us_per_step=None if churn else PEER_US_PER_STEP.get(running),
+        peer_us_per_step=None if changed else PEER_US_PER_STEP.get(running),
     )
 
 
 def run(sizes: Sequence[int] = SIZES) -> Iterator[Row]:
     """All rows, steady ones first."""
-    for churn in (False, True):
+    for changed in (lambda _: 0, lambda _: 1, lambda running: max(1, running // 10)):
         for running in sizes:
-            yield measure(running, churn=churn)
+            yield measure(running, changed=changed(running))
+
+
+def line(row: Row) -> str:
+    """A row of the table under `HEAD`."""
+    peer = "" if row.peer_us_per_step is None else f"{row.peer_us_per_step:.0f}"
+    return (
+        f"{row.running:8d} {row.changed:14d} {row.us_per_step:12.1f} {row.cpu_us_per_step:10.1f} "
+        f"{row.us_per_request:13.3f} {peer:>8}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -160,17 +186,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="a line of JSON per row")
     parser.add_argument("--running", type=int, nargs="*", default=list(SIZES))
     options = parser.parse_args(arguments)
+    if not options.json:
+        sys.stdout.write(HEAD + "\n")
     for row in run(options.running):
-        if options.json:
-            line = json.dumps(asdict(row))
-        else:
-            line = (
-                f"{row.running:5d} running{', churn' if row.churn else '       '}: "
-                f"{row.us_per_step:9.1f} us a step, {row.us_per_request:.3f} us a request "
-                f"({row.cpu_us_per_step:.1f} us on a CPU)"
-            )
-        sys.stdout.write(line + "\n")
+        sys.stdout.write((json.dumps(asdict(row)) if options.json else line(row)) + "\n")
         sys.stdout.flush()
+    if not options.json:
+        sys.stdout.write(f"* {PEER_SOURCE}\n")
     return 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline_crds import routes
 from paceline_engine.bench import client, report, workloads
 from paceline_engine.bench.client import Api, Load, Mode, Target
 from paceline_engine.bench.workloads import Vocabulary, Workload
@@ -75,12 +76,12 @@ def first_model(base_url: str, api_key: str = "") -> str:
     Raises:
         BenchFailed: it lists none, or does not answer.
     """
-    base = base_url.rstrip("/").removesuffix("/v1")
+    base = base_url.rstrip("/").removesuffix(routes.OPENAI_BASE)
     headers = [(b"authorization", b"Bearer " + api_key.encode())] if api_key else []
 
     async def ask() -> tuple[int, bytes]:
         async with asyncio.timeout(_LIST_TIMEOUT_S):
-            stream = await ResponseStream.open("GET", base + "/v1/models", headers=headers)
+            stream = await ResponseStream.open("GET", base + routes.MODELS, headers=headers)
             await stream.head()
             return stream.status, await stream.body()
 
@@ -89,11 +90,11 @@ def first_model(base_url: str, api_key: str = "") -> str:
         name: str = json.loads(body)["data"][0]["id"] if status == 200 else ""
     except (OSError, AnswerCut, ValueError, LookupError, TypeError) as error:
         raise BenchFailed(
-            f"{base}/v1/models must list a model, got {error or repr(error)}; check --base-url"
+            f"{base}{routes.MODELS} must list a model, got {error or repr(error)}; check --base-url"
         ) from error
     if not name:
         text = body.decode("utf-8", "replace")[:200]
-        raise BenchFailed(f"{base}/v1/models must list a model, got HTTP {status}: {text}")
+        raise BenchFailed(f"{base}{routes.MODELS} must list a model, got HTTP {status}: {text}")
     return name
 
 

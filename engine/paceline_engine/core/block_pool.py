@@ -74,6 +74,10 @@ class BlockPool:
         refs = self._refs
         return sum(1 for block in blocks if block and refs[block] == 1)
 
+    def num_idle(self, blocks: Iterable[int]) -> int:
+        """How many of `blocks` nobody uses: what acquiring them takes from those to allocate."""
+        return sum(1 for block in blocks if not self.is_in_use(block))
+
     # -- references --------------------------------------------------------------------------
 
     def allocate(self, n: int) -> list[int]:
@@ -88,7 +92,7 @@ class BlockPool:
                 raise OutOfBlocks(n, self.num_free)
             blocks = free[::-1]
             free.clear()
-            blocks.extend(self._evict() for _ in range(n - len(blocks)))
+            blocks += self._evict(n - len(blocks))
         elif n > 0:
             blocks = free[: -n - 1 : -1]
             del free[-n:]
@@ -124,18 +128,21 @@ class BlockPool:
 
     def release(self, blocks: Sequence[int]) -> None:
         """Drop a reference of each block, in this order (tail of a table first)."""
-        refs = self._refs
+        refs, holds, keys = self._refs, self._holds, self._keys
         for block in blocks:
             if block == NULL_BLOCK:
                 continue
             count = refs[block] - 1
             assert count >= 0, f"block {block} released more often than referenced"
             refs[block] = count
-            if count == 0:
-                if block in self._holds:
-                    self._held += 1
-                else:
-                    self._put_back(block)
+            if count:
+                continue
+            if block in holds:
+                self._held += 1
+            elif keys[block] is None:
+                self._free.append(block)
+            else:
+                self._cached[block] = None
 
     def hold(self, blocks: Sequence[int]) -> None:
         """Keep blocks from reuse whatever their references do, until `unhold`.
@@ -185,13 +192,16 @@ class BlockPool:
         self._keys[block] = key
         return True
 
-    def set_keys(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
-        """`set_key` for many blocks that are active or held, one each: the decode path."""
+    def set_keys(self, blocks: Sequence[int], keys: Sequence[bytes]) -> list[int]:
+        """`set_key` for many blocks that are active or held; those that were named."""
         by_key, own = self._by_key, self._keys
+        named = []
         for block, key in zip(blocks, keys, strict=True):
             if own[block] is None and key not in by_key:
                 by_key[key] = block
                 own[block] = key
+                named.append(block)
+        return named
 
     def clear_key(self, block: int) -> None:
         """The content of a block is not what its key says (any more); unknown keys are no error."""
@@ -220,13 +230,17 @@ class BlockPool:
         else:
             self._cached[block] = None
 
-    def _evict(self) -> int:
-        block, _ = self._cached.popitem(last=False)
-        key = self._keys[block]
-        assert key is not None
-        del self._by_key[key]
-        self._keys[block] = None
-        return block
+    def _evict(self, n: int) -> list[int]:
+        cached, keys, by_key = self._cached, self._keys, self._by_key
+        evicted = []
+        for _ in range(n):
+            block, _ = cached.popitem(last=False)
+            key = keys[block]
+            assert key is not None
+            del by_key[key]
+            keys[block] = None
+            evicted.append(block)
+        return evicted
 
     # -- invariants --------------------------------------------------------------------------
 

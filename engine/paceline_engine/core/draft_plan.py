@@ -74,6 +74,8 @@ class DraftPlan:
     victims: list[TrackedRequest] | None = None
     num_preempted: int = 0
     _blocks: list[tuple[Int32, Int32]] = field(default_factory=list)
+    _table_slots: list[int] = field(default_factory=list)
+    _table_blocks: list[int] = field(default_factory=list)
 
     def note_blocks(self, rows: Int32, blocks: Int32) -> None:
         """Blocks were appended, one to each of `rows` (a slot may stand there repeatedly)."""
@@ -81,8 +83,8 @@ class DraftPlan:
 
     def note_table(self, slot: int, blocks: list[int]) -> None:
         """Blocks were appended to one slot's table."""
-        if blocks:
-            self.note_blocks(np.full(len(blocks), slot, dtype=np.int32), _int32(blocks))
+        self._table_slots += [slot] * len(blocks)
+        self._table_blocks += blocks
 
     def has_rows(self) -> bool:
         """Whether the step would compute anything."""
@@ -151,13 +153,17 @@ class DraftPlan:
         )
 
     def _block_arrays(self) -> tuple[Int32, Int32]:
-        if not self._blocks:
+        parts = self._blocks
+        if self._table_slots:
+            # Whole tables come first: a slot that was announced may get another block behind it.
+            parts = [(_int32(self._table_slots), _int32(self._table_blocks)), *parts]
+        if not parts:
             return _int32(), _int32()
-        if len(self._blocks) == 1:
-            rows, blocks = self._blocks[0]
+        if len(parts) == 1:
+            rows, blocks = parts[0]
         else:
-            rows = np.concatenate([rows for rows, _ in self._blocks])
-            blocks = np.concatenate([blocks for _, blocks in self._blocks])
+            rows = np.concatenate([rows for rows, _ in parts])
+            blocks = np.concatenate([blocks for _, blocks in parts])
         if self.dropped:
             keep = ~np.isin(rows, _int32(self.dropped))
             rows, blocks = rows[keep], blocks[keep]

@@ -143,7 +143,7 @@ class Walk:
             return False
         final = _final_tokens(state, known, tracked.num_prompt_tokens, tracked.limit)
         wanted = -(-final // size) - len(hits)
-        revived = sum(1 for block in hits if not state.pool.is_in_use(block))
+        revived = state.pool.num_idle(hits) if hits else 0
         free = state.pool.num_free - revived
         room = free - self._promised - self._reserve
         chunk = -(-(len(hits) * size + n) // size) - len(hits)
@@ -159,7 +159,7 @@ class Walk:
             self._head.num_passed += 1
             self._head.pass_blocks -= wanted
         state.seat(tracked, hits, self._draft, self._now)
-        state.slots.promised[tracked.slot] = -(-final // size)
+        state.slots.promise(tracked.slot, -(-final // size))
         state.drain.admitted(known, self._now)
         add_chunk(state, self._draft, tracked, n)
         self._promised += wanted - chunk

@@ -4,7 +4,9 @@ Preemption happens in the first two parts and hits in the last, and a step that 
 nobody; so nobody whose pending blocks were hit in this step can still be undone.
 """
 
-from paceline_engine.core import intake, running
+import numpy as np
+
+from paceline_engine.core import intake, running, step_features
 from paceline_engine.core.draft_plan import DraftPlan
 from paceline_engine.core.lanes import LaneBudget, prefill_cap, split
 from paceline_engine.core.plan import StepPlan
@@ -56,7 +58,9 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
         running.plan_decodes(state, draft)
     is_open = intake.is_open(state, draft.step_id)
     if state.prefilling or is_open:
-        draft.lanes = _split(state, draft.lanes.total, is_open=is_open)
+        share = _prefill_share(state, draft)
+        budget -= draft.lanes.total - share
+        draft.lanes = _split(state, share, is_open=is_open)
         running.plan_chunks(state, draft)
         slots.compact()
         if is_open and not draft.num_preempted and draft.lanes.total > 0:
@@ -71,8 +75,8 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
     state.num_plans_tried += 1
     if plan is None:
         return None, has_preempted
-    for slot in draft.chunks:
-        _leave_prefill(state, slot)
+    if draft.chunks:
+        _leave_prefill(state, draft)
     state.removed = []
     state.needs_resync = False
     state.next_step_id += 1
@@ -89,10 +93,32 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
     return plan, has_preempted
 
 
+def _prefill_share(state: SchedulerState, draft: DraftPlan) -> int:
+    """What decodes left of the budget, or less: what fits the target between two tokens."""
+    left, target_ms = draft.lanes.total, state.settings.step_target_ms
+    if target_ms is None or draft.decodes is None:
+        return left
+    rows, slots = draft.decodes.slots, state.slots
+    if not len(rows):
+        return left
+    decodes = step_features.of_decodes(slots.computed[rows] + 1)
+    first = min(state.prefilling.values(), key=lambda tracked: tracked.key, default=None)
+    context = int(slots.computed[first.slot]) if first is not None else 0
+    return min(left, state.governor.prefill_tokens(target_ms, decodes, context=context))
+
+
 def _split(state: SchedulerState, budget: int, *, is_open: bool) -> LaneBudget:
-    """Share what decodes left between long and short prompts."""
+    """Share what decodes left between long and short prompts.
+
+    Under a target in milliseconds the share is small already; the lanes then split it and nobody
+    is capped below it.
+    """
     others = len(state.requests) - 1
-    cap = prefill_cap(state.settings.long_prefill_tokens, state.budget, others)
+    is_governed = state.settings.step_target_ms is not None
+    if is_governed and state.settings.long_prefill_tokens is None:
+        cap = budget if others > 0 else 0
+    else:
+        cap = prefill_cap(state.settings.long_prefill_tokens, state.budget, others)
     if not cap:
         return split(budget, 0, 0, 0, 0)
     slots, queued = state.slots, state.queue.lane_tokens if is_open else (0, 0)
@@ -106,11 +132,14 @@ def _split(state: SchedulerState, budget: int, *, is_open: bool) -> LaneBudget:
     )
 
 
-def _leave_prefill(state: SchedulerState, slot: int) -> None:
-    """A request whose known tokens are all planned is a decode from the next step on."""
-    if state.slots.computed[slot] >= state.slots.total[slot]:
+def _leave_prefill(state: SchedulerState, draft: DraftPlan) -> None:
+    """Requests whose known tokens are all planned are decodes from the next step on."""
+    slots = state.slots
+    rows = np.fromiter(draft.chunks, dtype=np.int32, count=len(draft.chunks))
+    done = rows[slots.computed[rows] >= slots.total[rows]]
+    slots.is_prefilling[done] = False
+    for slot in done.tolist():
         state.prefilling.pop(slot, None)
-        state.slots.is_prefilling[slot] = False
         state.template = None
 
 
@@ -118,4 +147,4 @@ def _resync(state: SchedulerState, draft: DraftPlan) -> None:
     """After a failed step the runner's batch is unknown: empty it and give it everybody again."""
     state.removed = list(range(len(state.slots.tracked)))
     for slot in state.slots.order.tolist():
-        state.announce(state.slots.at(slot), draft)
+        state.announce(state.slots.at(slot), state.slots.known_tokens(slot), draft)

@@ -11,7 +11,6 @@ always runs, so a hit on a pending block in the same or a later step reads what 
 failed step withdraws its pending keys and names everybody who had hit them.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline_engine.core.block_pool import BlockPool
+from paceline_engine.core.digest import sha256
+
+_ROOTS_KEPT = 1024
+
+
+def _root(engine: bytes, adapter: str, salt: str) -> bytes:
+    parts = [b"paceline-prefix-1"]
+    for kind, value in (
+        (b"root", engine),
+        (b"adapter", adapter.encode()),
+        (b"salt", salt.encode()),
+    ):
+        for data in (kind, value):
+            parts += [len(data).to_bytes(8, "little"), data]
+    return sha256(b"".join(parts)).digest()
 
 
 @dataclass(slots=True)
@@ -40,9 +54,9 @@ class HashChain:
 
 @dataclass(slots=True)
 class _PendingStep:
-    """What one planned step is going to fill: owner -> blocks, and who relies on whom."""
+    """What one planned step is going to fill: block -> owner, and who relies on whom."""
 
-    blocks: dict[int, list[int]] = field(default_factory=dict)
+    owners: dict[int, int] = field(default_factory=dict)
     followers: dict[int, dict[int, int]] = field(default_factory=dict)
     """Owner -> follower -> tokens of the follower before the first block it relies on."""
 
@@ -61,19 +75,19 @@ class PrefixCache:
         self.block_size = block_size
         self.enabled = enabled
         self._root = root
+        self._roots: dict[tuple[str, str], bytes] = {}  # by adapter and salt
         self._pending: dict[int, _PendingStep] = {}  # by step id, oldest first
-        self._pending_of: dict[int, tuple[int, int]] = {}  # block -> (step id, owner)
 
     # -- chains ------------------------------------------------------------------------------
 
     def chain(self, request_id: int, *, adapter: str = "", salt: str = "") -> HashChain:
         """An empty chain for one request; equal extras share blocks, others never do."""
-        digest = hashlib.sha256(b"paceline-prefix-1")
-        for kind, value in ((b"root", self._root), (b"adapter", adapter), (b"salt", salt)):
-            data = value.encode() if isinstance(value, str) else value
-            digest.update(len(kind).to_bytes(8, "little") + kind)
-            digest.update(len(data).to_bytes(8, "little") + data)
-        return HashChain(request_id, digest.digest())
+        root = self._roots.get((adapter, salt))
+        if root is None:
+            if len(self._roots) >= _ROOTS_KEPT:
+                self._roots.clear()
+            root = self._roots[adapter, salt] = _root(self._root, adapter, salt)
+        return HashChain(request_id, root)
 
     def extend(self, chain: HashChain, token_ids: NDArray[np.int32]) -> None:
         """Add the keys of all full blocks of `token_ids` that the chain does not have yet.
@@ -90,7 +104,6 @@ class PrefixCache:
         data = np.ascontiguousarray(token_ids[start * size : end * size], dtype="<i4").tobytes()
         step = 4 * size
         key = keys[-1] if keys else chain.root
-        sha256 = hashlib.sha256
         for at in range(0, len(data), step):
             key = sha256(key + data[at : at + step]).digest()
             keys.append(key)
@@ -125,15 +138,12 @@ class PrefixCache:
         They may be its own, if it was preempted while the step that fills them is in flight.
         """
         self.pool.acquire(blocks)
-        if not self._pending_of:
-            return
-        for index, block in enumerate(blocks):
-            pending = self._pending_of.get(block)
-            if pending is None:
-                continue
-            step_id, owner = pending
-            followers = self._pending[step_id].followers.setdefault(owner, {})
-            followers.setdefault(request_id, index * self.block_size)
+        for pending in self._pending.values():
+            for index, block in enumerate(blocks):
+                owner = pending.owners.get(block)
+                if owner is not None:
+                    followers = pending.followers.setdefault(owner, {})
+                    followers.setdefault(request_id, index * self.block_size)
 
     # -- insertion ---------------------------------------------------------------------------
 
@@ -151,18 +161,14 @@ class PrefixCache:
         """
         if not self.enabled:
             return
-        set_key, keys = self.pool.set_key, chain.keys
-        named = [b for i, b in enumerate(blocks, index) if set_key(b, keys[i])]
+        named = self.pool.set_keys(blocks, chain.keys[index : index + len(blocks)])
         if step_id is None or not named:
             return
         owner = chain.request_id
         pending = self._pending.get(step_id)
         if pending is None:
             pending = self._pending[step_id] = _PendingStep()
-        pending.blocks.setdefault(owner, []).extend(named)
-        mark = (step_id, owner)
-        for block in named:
-            self._pending_of[block] = mark
+        pending.owners.update(dict.fromkeys(named, owner))
 
     def insert_last(
         self,
@@ -186,7 +192,6 @@ class PrefixCache:
             return
         data = np.ascontiguousarray(windows, dtype="<i4").tobytes()
         step = 4 * self.block_size
-        sha256 = hashlib.sha256
         named: list[int] = []
         new_keys: list[bytes] = []
         at = 0
@@ -206,12 +211,7 @@ class PrefixCache:
 
     def confirm(self, step_id: int) -> None:
         """A step has run: what it filled is no longer pending. Unknown steps are no error."""
-        pending = self._pending.pop(step_id, None)
-        if pending is None:
-            return
-        for blocks in pending.blocks.values():
-            for block in blocks:
-                del self._pending_of[block]
+        self._pending.pop(step_id, None)
 
     def is_relied_on(self, step_id: int, request_id: int) -> bool:
         """Others hit what this request fills in this step, so it cannot be undone."""
@@ -228,8 +228,8 @@ class PrefixCache:
         pending = self._pending.get(step_id)
         if pending is not None:
             assert not self.is_relied_on(step_id, request_id), f"request {request_id} is relied on"
-            for block in pending.blocks.pop(request_id, ()):
-                del self._pending_of[block]
+            for block in [b for b, owner in pending.owners.items() if owner == request_id]:
+                del pending.owners[block]
                 self.pool.clear_key(block)
         for other in self._pending.values():
             for followers in other.followers.values():
@@ -246,10 +246,8 @@ class PrefixCache:
         pending = self._pending.pop(step_id, None)
         if pending is None:
             return {}
-        for blocks in pending.blocks.values():
-            for block in blocks:
-                del self._pending_of[block]
-                self.pool.clear_key(block)
+        for block in pending.owners:
+            self.pool.clear_key(block)
         kept: dict[int, int] = {}
         for followers in pending.followers.values():
             for request_id, tokens in followers.items():
@@ -272,12 +270,7 @@ class PrefixCache:
         Raises:
             AssertionError: it does not add up.
         """
-        seen = {
-            block: (step_id, owner)
-            for step_id, pending in self._pending.items()
-            for owner, blocks in pending.blocks.items()
-            for block in blocks
-        }
-        assert seen == self._pending_of, "pending blocks do not add up"
+        seen = [block for pending in self._pending.values() for block in pending.owners]
+        assert len(set(seen)) == len(seen), "a block is pending twice"
         for block in seen:
             assert self.pool.is_in_use(block), f"pending block {block} can be evicted"

@@ -16,7 +16,7 @@ DEFAULT_TENANT = "default"
 OTHER_TENANTS = "_other"
 _MAX_TENANTS = 256  # names come from outside when a header is trusted; series must stay bounded
 
-_UNUSED, _WAITING = -2, -1
+_ENDED, _UNUSED, _WAITING = -3, -2, -1
 _COLUMNS: dict[str, tuple[type, float]] = {
     "arrival_s": (np.float64, 0.0),
     "admitted_s": (np.float64, np.nan),
@@ -81,8 +81,9 @@ class RequestRows:
         if not self._spare:
             self._grow()
         row = self._spare.pop()
-        for name, (_, empty) in _COLUMNS.items():
-            getattr(self, name)[row] = empty
+        self.admitted_s[row] = self.first_token_s[row] = self.last_token_s[row] = np.nan
+        self.output_tokens[row] = self.preemptions[row] = 0
+        self.lost_tokens[row] = -1
         self._row_of[request.request_id] = row
         self.arrival_s[row] = request.arrival_s
         self.prompt_tokens[row] = len(request.prompt_token_ids)
@@ -119,13 +120,19 @@ class RequestRows:
         self.num_waiting += 1
         return row
 
-    def remove(self, request_id: int) -> None:
-        """A request ended."""
-        row = self._row_of.pop(request_id)
+    def end(self, request_id: int) -> None:
+        """A request is over: it is not counted any longer, and keeps its row until `remove`."""
+        row = self._row_of[request_id]
         if self.slot[row] >= 0:
             self.num_running -= 1
-        else:
+        elif self.slot[row] == _WAITING:
             self.num_waiting -= 1
+        self.slot[row] = _ENDED
+
+    def remove(self, request_id: int) -> None:
+        """Nothing more is to be known of a request."""
+        self.end(request_id)
+        row = self._row_of.pop(request_id)
         self.num_with_stop_strings -= int(self.has_stop_strings[row])
         self.slot[row] = _UNUSED
         self._spare.append(row)

@@ -7,6 +7,7 @@ after the row was planned.
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline_engine.core import step_features
 from paceline_engine.core.plan import Int32, StepOutputs, StepPlan, StepResult, TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason
 from paceline_engine.core.state import InFlight, SchedulerState
@@ -93,6 +94,7 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
 
 def _record(state: SchedulerState, record: InFlight, result: StepResult, now: float) -> None:
     plan = record.plan
+    sizes = step_features.of(plan)
     state.recorder.step(
         StepRecord(
             step_id=plan.step_id,
@@ -102,6 +104,9 @@ def _record(state: SchedulerState, record: InFlight, result: StepResult, now: fl
             num_rows=len(plan.slots),
             num_prefill_tokens=record.num_prefill_tokens,
             num_decode_tokens=record.num_decodes,
+            kv_tokens_read=sizes.kv_tokens_read,
+            attention_pairs=sizes.attention_pairs,
+            num_sampled=sizes.num_sampled,
             num_preempted=record.num_preempted,
             host_ms=result.host_ms,
             device_ms=result.device_ms,

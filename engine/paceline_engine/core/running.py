@@ -19,7 +19,7 @@ def decode_rows(state: SchedulerState) -> RowTemplate:
         slots = state.slots
         slots.compact()
         order = slots.order
-        rows = order[~slots.is_prefilling[order]] if state.prefilling else order
+        rows = order[~slots.is_prefilling[order]] if state.prefilling else order.copy()
         state.template = RowTemplate.of(rows, slots)
     return state.template
 
@@ -130,7 +130,8 @@ def add_chunk(state: SchedulerState, draft: DraftPlan, tracked: TrackedRequest, 
     draft.lanes.take(n, is_long=draft.lanes.is_long(wanted))
     first, last = computed // size, end // size
     if last > first and state.cache.enabled:
-        state.cache.extend(tracked.chain, slots.tokens[slot, : last * size])
+        if len(tracked.chain.keys) < last:
+            state.cache.extend(tracked.chain, slots.tokens[slot, : last * size])
         state.cache.insert(
             tracked.chain, first, slots.blocks(slot)[first:last].tolist(), step_id=draft.step_id
         )

@@ -13,11 +13,13 @@ from typing import Any
 from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import EngineSettings, knobs
 from paceline_engine.core import admission, intake, invariants, planner, results
+from paceline_engine.core.admission import ExpectedOutput
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepOutputs, StepPlan, StepResult
 from paceline_engine.core.request import Finished, FinishReason, Refusal, Request
 from paceline_engine.core.state import SchedulerState
 from paceline_engine.core.stats import Recorder
+from paceline_engine.core.step_features import StepFeatures
 from paceline_engine.core.tracked import RequestState, TrackedRequest
 
 
@@ -28,6 +30,7 @@ class Scheduler:
         settings: checked by `unsupported.refuse_at_start` before.
         limits: what the engine has.
         recorder: is told what requests and steps do.
+        expected: what is known of lengths of outputs at the start; nothing if it is left out.
         max_plans: plans that may be outstanding (D); 1 = plan, run, apply.
     """
 
@@ -38,8 +41,9 @@ class Scheduler:
         recorder: Recorder,
         *,
         max_plans: int = 1,
+        expected: ExpectedOutput | None = None,
     ) -> None:
-        self._state = SchedulerState(settings, limits, recorder)
+        self._state = SchedulerState(settings, limits, recorder, expected or ExpectedOutput())
         recorder.attach(self._state.pool.usage, self._waiting_reasons)
         self._max_plans = max_plans
         self._num_arrivals = 0
@@ -65,11 +69,6 @@ class Scheduler:
     def num_waiting(self) -> int:
         """Requests without one, preempted ones too."""
         return len(self._state.queue)
-
-    @property
-    def num_in_flight(self) -> int:
-        """Plans without results."""
-        return len(self._state.in_flight)
 
     def usage(self) -> tuple[int, int, int, int]:
         """Blocks (active, cached, free, held); they sum up to num_blocks - 1."""
@@ -114,7 +113,10 @@ class Scheduler:
     def abort(self, request_id: int, now: float) -> Finished | None:
         """The client went away; None if the request is unknown or has ended."""
         tracked = self._state.requests.get(request_id)
-        return None if tracked is None else self._state.end(tracked, FinishReason.ABORT, now)
+        if tracked is None:
+            self._state.recorder.request_settled(request_id)
+            return None
+        return self._state.end(tracked, FinishReason.ABORT, now)
 
     def fail(self, request_id: int, message: str, now: float) -> Finished | None:
         """A request cannot go on: it ends with ERROR; None if it is unknown or has ended."""
@@ -128,10 +130,19 @@ class Scheduler:
         request_id: int,
         num_output_tokens: int,
         now: float,
+        *,
+        found_stop: bool = True,
     ) -> Finished | None:
-        """A stop string was found after so many output tokens; what came behind is discarded."""
+        """A stop string was found after so many output tokens; what came behind is discarded.
+
+        A request that has stop strings and ended by itself is counted now: the client may have
+        found one in its last tokens, or none (`found_stop`).
+        """
         tracked = self._state.requests.get(request_id)
         if tracked is None:
+            self._state.recorder.request_settled(
+                request_id, num_output_tokens, found_stop=found_stop
+            )
             return None
         return self._state.end(tracked, FinishReason.STOP, now, num_output_tokens=num_output_tokens)
 
@@ -166,6 +177,14 @@ class Scheduler:
             return results.apply_steady(state, steady, record, result, now)
         return results.apply(self._state, record, result, now)
 
+    def predict_ms(self, features: StepFeatures) -> float:
+        """How long a step of these sizes will take."""
+        return self._state.governor.model.predict_ms(features)
+
+    def learn(self, features: StepFeatures, spent_ms: float) -> None:
+        """A step took so long, counted from the end of the one before if that led to it."""
+        self._state.governor.observe(features, spent_ms)
+
     def fail_step(self, step_id: int) -> None:
         """The oldest outstanding step failed: what it had advanced is taken back."""
         record = results.take_record(self._state, step_id)
@@ -188,10 +207,6 @@ class Scheduler:
     def reset_prefix_cache(self) -> int:
         """Forget what is cached; returns how many blocks became free."""
         return self._state.cache.reset()
-
-    def learn_output_length(self, num_output_tokens: int, max_output_tokens: int) -> None:
-        """Tell admission of a request that ended elsewhere, before there are any here."""
-        self._state.expected.observe(num_output_tokens, max_output_tokens)
 
     # -- for people and tests ----------------------------------------------------------------
 

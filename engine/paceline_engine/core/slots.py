@@ -29,7 +29,7 @@ class Slots:
         limit: T at which the request ends with LENGTH.
         compute_end: C beyond which nothing is left to compute (the last token is never computed).
         num_prompt: prompt tokens.
-        promised: blocks that admission expects the request to use in the end.
+        promised: blocks that admission expects the request to use in the end; `promise` sets it.
         epoch: grows whenever planned rows of the slot become void.
         last_step: the newest step that computes for the slot.
         request_id: [slots] int64.
@@ -37,7 +37,6 @@ class Slots:
         tokens: [slots, width] int32, known tokens; grows in width.
         tokens_by_block: the same memory as [slots, blocks, block_size].
         tables: [groups, slots, blocks] int32, block tables; num_blocks: [groups, slots].
-        order: [running] int32, slots in the order of admission.
         tracked: the request in each slot.
     """
 
@@ -60,11 +59,18 @@ class Slots:
         self._set_tokens(np.zeros((n, 8 * limits.block_size), dtype=np.int32))
         self.tables = np.zeros((NUM_GROUPS, n, 8), dtype=np.int32)
         self.num_blocks = np.zeros((NUM_GROUPS, n), dtype=np.int32)
-        self.order = np.empty(0, dtype=np.int32)
+        self._order = np.empty(n, dtype=np.int32)
+        self._num_ordered = 0
         self.tracked: list[TrackedRequest | None] = [None] * n
         self.num_seated = 0
         self._free = list(range(n - 1, -1, -1))
         self._is_stale = False
+        self._num_promised = -1  # not counted since a table changed
+
+    @property
+    def order(self) -> Int32:
+        """[running] slots in the order of admission: a view, read it before anything changes."""
+        return self._order[: self._num_ordered]
 
     @property
     def num_free(self) -> int:
@@ -97,7 +103,8 @@ class Slots:
         self.num_blocks[:, slot] = 0
         self.tracked[slot] = tracked
         tracked.slot = slot
-        self.order = np.append(self.order, np.int32(slot))
+        self._order[self._num_ordered] = slot
+        self._num_ordered += 1
         self.num_seated += 1
         return slot
 
@@ -115,6 +122,8 @@ class Slots:
         self.request_id[slot] = -1
         self.tracked[slot] = None
         self.num_blocks[:, slot] = 0
+        self.promised[slot] = 0
+        self._num_promised = -1
         tracked.slot = -1
         self._free.append(slot)
         self.num_seated -= 1
@@ -124,7 +133,9 @@ class Slots:
     def compact(self) -> None:
         """Drop slots that were taken back from `order`; due before a slot is given out again."""
         if self._is_stale:
-            self.order = self.order[self.is_seated[self.order]]
+            kept = self.order[self.is_seated[self.order]]
+            self._num_ordered = len(kept)
+            self._order[: self._num_ordered] = kept
             self._is_stale = False
 
     def known_tokens(self, slot: int) -> Int32:
@@ -144,6 +155,7 @@ class Slots:
         self.tables[FULL, slot, start:end] = blocks
         self.num_blocks[FULL, slot] = end
         self.owned[slot] = end * self.block_size
+        self._num_promised = -1
 
     def append_one_each(self, slots: Int32, blocks: Int32) -> None:
         """Append one block to each of several tables."""
@@ -151,6 +163,7 @@ class Slots:
         self.tables[FULL, slots, at] = blocks
         self.num_blocks[FULL, slots] = at + 1
         self.owned[slots] += self.block_size
+        self._num_promised = -1
 
     def truncate(self, slot: int, num_tokens: int) -> list[int]:
         """Keep the blocks of the first `num_tokens` (whole blocks); the others, tail first."""
@@ -159,13 +172,27 @@ class Slots:
         if dropped:
             self.num_blocks[FULL, slot] = keep
             self.owned[slot] = keep * self.block_size
+            self._num_promised = -1
         return list(dropped)
 
     def promised_blocks(self) -> int:
         """Blocks that running requests are expected to take beyond those they have."""
-        order = self.order
-        missing = self.promised[order] - self.num_blocks[FULL, order]
-        return int(np.maximum(missing, 0).sum())
+        if self._num_promised < 0:
+            order = self.order
+            missing = self.promised[order] - self.num_blocks[FULL, order]
+            self._num_promised = int(np.maximum(missing, 0).sum())
+        return self._num_promised
+
+    def promise(self, slot: int, num_blocks: int) -> None:
+        """Admission expects the request to use so many blocks in the end."""
+        self.promised[slot] = num_blocks
+        self._num_promised = -1
+
+    def set_num_blocks(self, slots: Int32, num_blocks: Int32) -> None:
+        """Tables of several slots have grown to [m] so many blocks, written before."""
+        self.num_blocks[FULL, slots] = num_blocks
+        self.owned[slots] = num_blocks * self.block_size
+        self._num_promised = -1
 
     # -- widths ------------------------------------------------------------------------------
 

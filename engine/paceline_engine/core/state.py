@@ -10,6 +10,7 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core.admission import Brake, DrainRate, ExpectedOutput
 from paceline_engine.core.block_pool import BlockPool
 from paceline_engine.core.draft_plan import DraftPlan, RowTemplate
+from paceline_engine.core.governor import Governor
 from paceline_engine.core.lanes import prefill_cap
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import AddedRequest, StepPlan
@@ -50,10 +51,15 @@ class InFlight:
     held: list[int] = field(default_factory=list)
 
 
+def _watermark_blocks(settings: EngineSettings, limits: EngineLimits) -> int:
+    return int(float(settings.watermark) * (limits.num_blocks - 1))
+
+
 class SchedulerState:
     """Mutable, one per engine.
 
     Attributes:
+        watermark_blocks: blocks that admission leaves free.
         requests: every request that has not ended, by id.
         prefilling: slot -> running request that wants more than one token.
         in_flight: plans without results, oldest first.
@@ -67,10 +73,17 @@ class SchedulerState:
         rotation: where the decodes start that get budget when it is too small for all.
     """
 
-    def __init__(self, settings: EngineSettings, limits: EngineLimits, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        limits: EngineLimits,
+        recorder: Recorder,
+        expected: ExpectedOutput,
+    ) -> None:
         self.recorder = recorder
         self.settings = settings
         self.limits = limits
+        self.watermark_blocks = _watermark_blocks(settings, limits)
         self.pool = BlockPool(limits.num_blocks)
         self.cache = PrefixCache(
             self.pool, limits.block_size, limits.cache_root, enabled=settings.prefix_caching
@@ -78,9 +91,10 @@ class SchedulerState:
         self.slots = Slots(limits)
         self.stops = StopRules(limits.max_slots, limits.eos_token_ids)
         self.queue = WaitingQueue(settings, self.lane_cap)
-        self.expected = ExpectedOutput()
+        self.expected = expected
         self.brake = Brake()
         self.drain = DrainRate()
+        self.governor = Governor()
         self.requests: dict[int, TrackedRequest] = {}
         self.prefilling: dict[int, TrackedRequest] = {}
         self.in_flight: deque[InFlight] = deque()
@@ -107,11 +121,6 @@ class SchedulerState:
     def lane_cap(self) -> int:
         """More tokens than this make a prompt long, while others run; 0 = there is one lane."""
         return prefill_cap(self.settings.long_prefill_tokens, self.budget, 1)
-
-    @property
-    def watermark_blocks(self) -> int:
-        """Blocks that admission leaves free."""
-        return int(float(self.settings.watermark) * (self.limits.num_blocks - 1))
 
     @property
     def reserve_blocks(self) -> int:
@@ -143,8 +152,9 @@ class SchedulerState:
         slot = self.slots.seat(tracked, num_computed)
         params = tracked.request.params
         self.stops.add(slot, params, tracked.num_prompt_tokens, self.limits.max_model_len)
-        self.cache.take(tracked.request_id, hits)
-        self.slots.append_blocks(slot, hits)
+        if hits:
+            self.cache.take(tracked.request_id, hits)
+            self.slots.append_blocks(slot, hits)
         self._num_seatings += 1
         tracked.seat_no = self._num_seatings
         tracked.state = RequestState.RUNNING
@@ -159,16 +169,16 @@ class SchedulerState:
         tracked.key = order_key(tracked, self.settings)
         self.slots.is_prefilling[slot] = True
         self.prefilling[slot] = tracked
-        self.announce(tracked, draft)
+        self.announce(tracked, tracked.token_ids, draft)
 
-    def announce(self, tracked: TrackedRequest, draft: DraftPlan) -> None:
+    def announce(self, tracked: TrackedRequest, token_ids: Int32, draft: DraftPlan) -> None:
         """Put a seated request, with its whole table, into the plan."""
         slot = tracked.slot
         draft.added[slot] = AddedRequest(
             slot=slot,
             request_id=tracked.request_id,
             epoch=int(self.slots.epoch[slot]),
-            token_ids=self.slots.known_tokens(slot),
+            token_ids=token_ids,
             num_prompt_tokens=tracked.num_prompt_tokens,
             num_computed_tokens=int(self.slots.computed[slot]),
             params=tracked.request.params,
@@ -179,8 +189,7 @@ class SchedulerState:
     def unseat(self, tracked: TrackedRequest) -> None:
         """A running request loses slot and blocks; a step in flight keeps those from reuse."""
         slot = tracked.slot
-        user = self._newest_user(slot)
-        tracked.token_ids = self.slots.known_tokens(slot)
+        user = self._newest_user(slot) if self.in_flight else None
         self.give_up_blocks(self.slots.unseat(slot), user)
         self.stops.remove(slot)
         self.prefilling.pop(slot, None)
@@ -202,6 +211,7 @@ class SchedulerState:
         draft.drop(slot)
         draft.num_preempted += 1
         self.recorder.request_preempted(tracked.request_id, int(self.slots.computed[slot]))
+        tracked.token_ids = self.slots.known_tokens(slot)
         self.unseat(tracked)
         tracked.state = RequestState.PREEMPTED
         tracked.wait_reason = WaitReason.PREEMPTION
@@ -222,14 +232,16 @@ class SchedulerState:
         """A request is over, wherever it was; nothing of it is left but what is cached."""
         if tracked.slot >= 0:
             self.leave_steady()
+            total = int(self.slots.total[tracked.slot])
             self.unseat(tracked)
         else:
+            total = len(tracked.token_ids)
             self.queue.remove(tracked)
             self.is_intake_due = True
         del self.requests[tracked.request_id]
         self.cached_news.pop(tracked.request_id, None)
         tracked.state = RequestState.FINISHED
-        have = len(tracked.token_ids) - tracked.num_prompt_tokens
+        have = total - tracked.num_prompt_tokens
         count = have if num_output_tokens is None else num_output_tokens
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.expected.observe(count, tracked.limit - tracked.num_prompt_tokens)
@@ -242,12 +254,18 @@ class SchedulerState:
             stop_token_id=stop_token_id,
             message=message,
         )
-        self.recorder.request_finished(finished, now)
+        # The client has still to look for its stop strings in what ends by itself.
+        ends_itself = reason in (FinishReason.STOP, FinishReason.LENGTH)
+        is_final = num_output_tokens is not None or not ends_itself
+        self.recorder.request_finished(
+            finished, now, tracked.request, tracked.chain.keys, is_final=is_final
+        )
         return finished
 
     def apply_settings(self, settings: EngineSettings) -> None:
         """Put other live settings in force: keys and lanes are made again."""
         self.settings = settings
+        self.watermark_blocks = _watermark_blocks(settings, self.limits)
         self.cache.enabled = settings.prefix_caching
         self.queue.rebuild(settings, self.lane_cap)
         self.queue.starters.clear()

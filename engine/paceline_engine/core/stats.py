@@ -9,9 +9,8 @@ first; `iteration_tokens` sums what steps computed.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -26,15 +25,21 @@ from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import Int32
 from paceline_engine.core.prompt_heads import PromptHeads
 from paceline_engine.core.request import Finished, FinishReason, Request
+from paceline_engine.core.request_log import EndedRequest, RequestLog
 from paceline_engine.core.request_rows import RequestRows
+from paceline_engine.core.request_tally import RequestTally
 from paceline_engine.core.slo import SloJudge, SloTargets
 from paceline_engine.core.snapshot import Labels, StatsSnapshot
 from paceline_engine.core.step_record import StepRecord
+from paceline_engine.core.step_tally import StepTally
 from paceline_engine.core.token_ledger import TokenLedger
 
 __all__ = ["Recorder", "StatsSnapshot", "StepRecord"]
 
-_STEPS_KEPT = 1024
+_STEP_COLUMNS = (*(column.name for column in fields(StepRecord)), "num_tokens")
+
+
+_Ended = tuple[Finished, float, Request | None, Sequence[bytes]]
 
 
 def _no_reasons() -> Mapping[str, int]:
@@ -64,10 +69,14 @@ class Recorder:
         self._step_parts = dict.fromkeys(metrics.STEP_PARTS, 0.0)
         self._reasons_seen: dict[str, None] = {}
         self._startup: dict[str, float] = {}
+        self._kv_divergence: dict[str, float] = {}
         self._rows = RequestRows(limits.max_slots)
         self._slo = SloJudge(SloTargets.of(settings), self._rows.capacity)
         self._heads = PromptHeads()
-        self._steps: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
+        self._steps = StepTally(self._counters, self._histograms)
+        self._ends = RequestTally(self._histograms)
+        self._log = RequestLog()
+        self._unsettled: dict[int, _Ended] = {}
         self._ledger = TokenLedger(self._rows, self._slo, self._counters, self._histograms)
         self.speculation_goodput = 0.0
         self._slo_revision = 0
@@ -99,9 +108,12 @@ class Recorder:
             self._slo.retarget(targets)
             self._slo_revision = generation
 
-    def startup(self, seconds_by_phase: Mapping[str, float]) -> None:
-        """How long the phases of the start took."""
+    def startup(
+        self, seconds_by_phase: Mapping[str, float], kv_divergence: Mapping[str, float]
+    ) -> None:
+        """How long the phases of the start took, and what FP8 KV does to the logits by measure."""
         self._startup.update(seconds_by_phase)
+        self._kv_divergence.update(kv_divergence)
 
     # -- a request's life --------------------------------------------------------------------
 
@@ -159,9 +171,54 @@ class Recorder:
         """Tokens were computed and given to nobody (behind an end, of a void row)."""
         self._counters[metrics.DISCARDED] += num_tokens
 
-    def request_finished(self, finished: Finished, now: float) -> None:
-        """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded."""
+    def request_finished(
+        self,
+        finished: Finished,
+        now: float,
+        request: Request | None = None,
+        keys: Sequence[bytes] = (),
+        *,
+        is_final: bool = True,
+    ) -> None:
+        """A request ended in whatever way; tokens beyond `num_output_tokens` are discarded.
+
+        Args:
+            finished: its end.
+            now: when.
+            request: what was asked; None keeps it out of the log of a recording.
+            keys: of its full blocks, prompt and output; not to be changed any more.
+            is_final: no stop string can be found in what it gave. Else one that may have stop
+                strings is counted when `request_settled` says what its client read.
+        """
         self._ledger.settle()
+        rows = self._rows
+        if not is_final and rows.has_stop_strings[rows.row_of(finished.request_id)]:
+            rows.end(finished.request_id)
+            self._unsettled[finished.request_id] = finished, now, request, keys
+            return
+        self._count_finished(finished, now, request, keys)
+
+    def request_settled(
+        self, request_id: int, num_output_tokens: int | None = None, *, found_stop: bool = False
+    ) -> None:
+        """How many tokens of an ended request count; None: its client went away, so all of them.
+
+        Does nothing for a request that was counted when it ended.
+        """
+        if (held := self._unsettled.pop(request_id, None)) is None:
+            return
+        finished, ended_s, request, keys = held
+        if num_output_tokens is not None:
+            finished = replace(
+                finished,
+                num_output_tokens=min(num_output_tokens, finished.num_output_tokens),
+                reason=FinishReason.STOP if found_stop else finished.reason,
+            )
+        self._count_finished(finished, ended_s, request, keys)
+
+    def _count_finished(
+        self, finished: Finished, now: float, request: Request | None, keys: Sequence[bytes]
+    ) -> None:
         rows = self._rows
         row = rows.row_of(finished.request_id)
         self.discarded(self._ledger.settle_output(row, finished.num_output_tokens))
@@ -171,35 +228,45 @@ class Recorder:
         first, last = float(rows.first_token_s[row]), float(rows.last_token_s[row])
         has_token = not math.isnan(first)
         self._slo.finish(row, reason, first - arrival if has_token else None, now - arrival)
-        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+        if reason is FinishReason.STOP or reason is FinishReason.LENGTH:
             admitted = float(rows.admitted_s[row])
-            self._observe_finished(finished, row, now - arrival)
-            if has_token:
-                self._observe_decode(finished.num_output_tokens, admitted, first, last)
-            else:  # only its prompt was asked for
+            num_prompt, num_output = finished.num_prompt_tokens, finished.num_output_tokens
+            max_tokens = int(rows.max_tokens[row])
+            if not has_token:  # only its prompt was asked for
                 self._histograms[metrics.PREFILL_TIME].observe(now - admitted)
-                self._histograms[metrics.INFERENCE_TIME].observe(now - admitted)
                 self._counters[metrics.PROMPT_TOKENS] += rows.serve_prompts(np.array([row]))
+            self._ends.add(
+                (
+                    now - arrival,
+                    (last if has_token else now) - admitted,
+                    last - first,
+                    (last - first) / max(1, num_output - 1),
+                    num_prompt,
+                    num_output,
+                    max_tokens,
+                    min(max_tokens, self._limits.max_model_len - num_prompt),
+                    int(rows.preemptions[row]),
+                )
+            )
+        if request is not None:
+            self._log.add(
+                EndedRequest(
+                    arrival_s=arrival,
+                    num_prompt_tokens=finished.num_prompt_tokens,
+                    num_output_tokens=finished.num_output_tokens,
+                    max_tokens=request.params.max_tokens,
+                    num_cached_tokens=finished.num_cached_tokens,
+                    num_preemptions=int(rows.preemptions[row]),
+                    first_token_s=first,
+                    end_s=now,
+                    reason=reason,
+                    priority=request.priority,
+                    tenant=request.tenant,
+                    generation=self._generation,
+                    keys=keys,
+                )
+            )
         rows.remove(finished.request_id)
-
-    def _observe_finished(self, finished: Finished, row: int, e2e_s: float) -> None:
-        histograms, rows = self._histograms, self._rows
-        histograms[metrics.E2E].observe(e2e_s)
-        histograms[metrics.REQUEST_PROMPT_TOKENS].observe(finished.num_prompt_tokens)
-        histograms[metrics.REQUEST_GENERATION_TOKENS].observe(finished.num_output_tokens)
-        max_tokens = int(rows.max_tokens[row])
-        histograms[metrics.REQUEST_MAX_TOKENS].observe(max_tokens)
-        room = self._limits.max_model_len - finished.num_prompt_tokens
-        histograms[metrics.REQUEST_MAX_GENERATION].observe(min(max_tokens, room))
-        histograms[metrics.REQUEST_PREEMPTIONS].observe(int(rows.preemptions[row]))
-
-    def _observe_decode(
-        self, num_output_tokens: int, admitted: float, first: float, last: float
-    ) -> None:
-        histograms = self._histograms
-        histograms[metrics.DECODE_TIME].observe(last - first)
-        histograms[metrics.INFERENCE_TIME].observe(last - admitted)
-        histograms[metrics.TPOT].observe((last - first) / max(1, num_output_tokens - 1))
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -207,32 +274,20 @@ class Recorder:
         """A step was applied; the recorder keeps the record."""
         active, cached, free, held = self._pool_usage()
         record.blocks_active, record.blocks_cached = active + held, cached
-        record.blocks_free = free
+        record.blocks_free, record.generation = free, self._generation
         record.num_running, record.num_waiting = self._rows.num_running, self._rows.num_waiting
-        self._steps.append(record)
-        counters, histograms = self._counters, self._histograms
-        counters[metrics.STEPS] += 1
-        counters[metrics.SPEC_DRAFTS] += record.num_drafts
-        counters[metrics.SPEC_DRAFT_TOKENS] += record.num_draft_tokens
-        counters[metrics.SPEC_ACCEPTED] += record.num_accepted_tokens
-        histograms[metrics.ITERATION_TOKENS].observe(record.num_tokens)
-        if record.budget_tokens > 0:
-            share = record.num_tokens / record.budget_tokens
-            histograms[metrics.STEP_BUDGET_USED].observe(share)
-        share = (active + held) / (active + held + cached + free)
-        histograms[metrics.KV_USAGE_HISTOGRAM].observe(share)
-        histograms[metrics.STEP_DURATION].observe(record.applied_s - record.planned_s)
+        self._steps.add(record)
         self._step_parts["host"] += record.host_ms / 1e3
         self._step_parts["device"] += record.device_ms / 1e3
 
     @property
     def last_step(self) -> StepRecord | None:
         """The record of the step applied last; the step loop adds what it measured."""
-        return self._steps[-1] if self._steps else None
+        return self._steps.last[-1] if self._steps.last else None
 
     def step_failed(self, record: StepRecord) -> None:
         """A step failed: it counts nothing and is kept for the flight recorder."""
-        self._steps.append(record)
+        self._steps.last.append(record)
 
     def loop_time(self, part: str, seconds: float) -> None:
         """Time that the loop measured around the scheduler: part "schedule" or "apply"."""
@@ -240,14 +295,24 @@ class Recorder:
 
     def steps(self, limit: int) -> list[dict[str, Any]]:
         """The last steps, oldest first, as JSON-ready dicts."""
-        kept = list(self._steps)[-limit:] if limit > 0 else []
+        kept = list(self._steps.last)[-limit:] if limit > 0 else []
         return [asdict(record) | {"num_tokens": record.num_tokens} for record in kept]
+
+    def recording(self) -> dict[str, dict[str, list[Any]]]:
+        """All that is kept of requests and steps, as columns: tens of milliseconds."""
+        steps = list(self._steps.last)
+        return {
+            "requests": self._log.columns(self._limits.block_size),
+            "steps": {name: [getattr(step, name) for step in steps] for name in _STEP_COLUMNS},
+        }
 
     # -- reading -----------------------------------------------------------------------------
 
     def snapshot(self, now: float) -> StatsSnapshot:
         """Everything at this moment, as plain data."""
         self._ledger.settle_gaps()
+        self._steps.settle()
+        self._ends.settle()
         rows = self._rows
         values: dict[str, dict[Labels, float]] = {
             name: {(): value} for name, value in self._counters.items()
@@ -265,6 +330,7 @@ class Recorder:
         values[metrics.SLO_REVISION] = {(): float(self._slo_revision)}
         values[metrics.SPECULATION_GOODPUT] = {(): self.speculation_goodput}
         values[metrics.STARTUP_SECONDS] = _by_label(self._startup.items())
+        values[metrics.KV_DIVERGENCE] = _by_label(self._kv_divergence.items())
         values[metrics.SETTINGS_GENERATION] = {(): float(self._generation)}
         values[metrics.SETTINGS_REVISION] = {(): float(self._revision)}
         values.update(settings_series.series(self._settings, self._limits))

@@ -159,9 +159,7 @@ class SteadyBatch:
         slots.total[rows] = self._first + (1 + self.num_applied)
         slots.in_flight[rows] = self.num_planned - self.num_applied
         slots.last_step[rows] = self.last_step
-        blocks = -(-computed // self._size)
-        slots.num_blocks[FULL, rows] = blocks
-        slots.owned[rows] = blocks * self._size
+        slots.set_num_blocks(rows, -(-computed // self._size))
         self._write_newest(slice(None))
 
     def _phase(self, index: int) -> _Phase:

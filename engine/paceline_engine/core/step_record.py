@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from paceline_engine.core.step_features import StepFeatures
+
 
 @dataclass(slots=True, kw_only=True)
 class StepRecord:
@@ -13,6 +15,8 @@ class StepRecord:
         num_prefill_tokens, num_decode_tokens, num_draft_tokens: computed tokens; they add up to
             all of the step. A row at the end of its known tokens is decode (its drafts apart).
         num_drafts: rows with draft tokens; num_accepted_tokens: drafts that held.
+        kv_tokens_read, attention_pairs, num_sampled: as in `step_features.StepFeatures`.
+        generation: of the settings in force; filled in by the recorder.
         num_preempted: requests preempted while this step was planned.
         predicted_ms: what the cost model said; host_ms, device_ms: from the result.
         plan_ms, forward_ms, sample_ms, apply_ms: where the time went, as the step loop measured it.
@@ -31,6 +35,9 @@ class StepRecord:
     num_draft_tokens: int = 0
     num_drafts: int = 0
     num_accepted_tokens: int = 0
+    kv_tokens_read: int = 0
+    attention_pairs: int = 0
+    num_sampled: int = 0
     num_preempted: int = 0
     predicted_ms: float | None = None
     host_ms: float = 0.0
@@ -45,8 +52,21 @@ class StepRecord:
     blocks_free: int = 0
     num_running: int = 0
     num_waiting: int = 0
+    generation: int = 0
 
     @property
     def num_tokens(self) -> int:
         """All tokens that the step computed."""
         return self.num_prefill_tokens + self.num_decode_tokens + self.num_draft_tokens
+
+    @property
+    def features(self) -> StepFeatures:
+        """The sizes of the step, for cost models."""
+        return StepFeatures(
+            num_rows=self.num_rows,
+            num_prefill_tokens=self.num_prefill_tokens,
+            num_decode_tokens=self.num_decode_tokens + self.num_draft_tokens,
+            kv_tokens_read=self.kv_tokens_read,
+            attention_pairs=self.attention_pairs,
+            num_sampled=self.num_sampled,
+        )

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from paceline_engine.model.config import ModelConfig
+from paceline_engine.model.kv_scales import KvScales
 from paceline_engine.model.rope import rotary_table
-from paceline_engine.model.weights import load_weights
+from paceline_engine.model.weights import CPU, load_weights
 from paceline_kernels import decoder as kernels
 from paceline_kernels import ops
+from paceline_kernels.paged_kv import LayerKv
 
-KvCaches = list[tuple[Tensor, Tensor]]
+KvCaches = list[LayerKv]
 
 
 class Decoder:
@@ -24,11 +26,15 @@ class Decoder:
 
     Attributes:
         impl: the kernels' implementation that it was laid out for.
+        kv_scales: of an FP8 KV cache, if the checkpoint carries them.
     """
 
-    def __init__(self, config: ModelConfig, prepared: kernels.Decoder) -> None:
+    def __init__(
+        self, config: ModelConfig, prepared: kernels.Decoder, kv_scales: KvScales | None
+    ) -> None:
         self.config = config
         self.impl = prepared.impl
+        self.kv_scales = kv_scales
         self._prepared = prepared
 
     @classmethod
@@ -41,6 +47,7 @@ class Decoder:
         max_positions: int,
         linear_dtype: torch.dtype = torch.float32,
         ops_impl: str | None = None,
+        device: torch.device = CPU,
         progress: Callable[[float], None],
     ) -> "Decoder":
         """Read a model folder.
@@ -52,12 +59,13 @@ class Decoder:
             linear_dtype: format of the products' inputs.
             ops_impl: implementation of everything else; None: the products' own.
             max_positions: length of the rotary table, the longest request.
+            device: where weights lie and computation happens.
             progress: called with the share done.
 
         Raises:
             StartFailed: UnsupportedModel, naming what is missing, misshapen or not known.
         """
-        weights = load_weights(folder, config, impl, progress, linear_dtype)
+        weights = load_weights(folder, config, impl, progress, linear_dtype, device)
         shape = kernels.DecoderShape(
             hidden=config.hidden_size,
             heads=config.num_heads,
@@ -75,10 +83,10 @@ class Decoder:
             embedding=weights.embedding,
             final_norm=weights.final_norm,
             lm_head=weights.lm_head,
-            cos_sin=rotary_table(config.rope, config.head_dim, max_positions),
+            cos_sin=rotary_table(config.rope, config.head_dim, max_positions).to(device),
             ops_impl=ops_impl,
         )
-        return cls(config, prepared)
+        return cls(config, prepared, weights.kv_scales)
 
     def forward(
         self, batch: kernels.DecoderBatch, kv: KvCaches, *, keep_hidden: bool = False
@@ -87,7 +95,7 @@ class Decoder:
 
         Args:
             batch: token ids must lie inside the vocabulary.
-            kv: (keys, values) of each layer.
+            kv: cache of each layer.
             keep_hidden: also return the hidden states, for `logits`.
 
         Returns:
@@ -96,7 +104,9 @@ class Decoder:
         """
         hidden = None
         if keep_hidden:
-            hidden = torch.empty(len(batch.token_ids), self.config.hidden_size)
+            hidden = torch.empty(
+                len(batch.token_ids), self.config.hidden_size, device=batch.token_ids.device
+            )
         logits = kernels.decoder_forward(self._prepared, batch, kv, hidden_out=hidden)
         return logits, hidden
 

@@ -82,9 +82,7 @@ FAMILIES: dict[str, Callable[[Raw, tuple[int, ...]], ModelConfig]] = {
 
 def _decoder(raw: Raw, eos: tuple[int, ...]) -> ModelConfig:
     """What all families share; options are off."""
-    if raw.get("quantization_config"):
-        method = raw["quantization_config"].get("quant_method", "?")
-        raise _unsupported(f"a quantised checkpoint (quantization_config {method!r})")
+    _refuse_quantised(raw.get("quantization_config") or {})
     activation = raw.get("hidden_act", "silu")
     if activation != "silu":
         raise _unsupported(f"hidden_act {activation!r}; built is 'silu'")
@@ -109,6 +107,19 @@ def _decoder(raw: Raw, eos: tuple[int, ...]) -> ModelConfig:
         checkpoint_dtype=_checkpoint_dtype(raw),
         eos_token_ids=eos,
     )
+
+
+def _refuse_quantised(quantization: Raw) -> None:
+    """Quantised weights are not built; scales of an FP8 KV cache alone are (compressed-tensors)."""
+    if not quantization:
+        return
+    method = quantization.get("quant_method", "?")
+    scheme = quantization.get("kv_cache_scheme")
+    if method != "compressed-tensors" or quantization.get("config_groups") or not scheme:
+        raise _unsupported(f"a quantised checkpoint (quantization_config {method!r})")
+    is_fp8 = scheme.get("num_bits") == 8 and scheme.get("type") == "float"
+    if not is_fp8 or scheme.get("dynamic") or not scheme.get("symmetric", True):
+        raise _unsupported(f"kv_cache_scheme {dict(scheme)}; built is a static, symmetric FP8")
 
 
 def _rope(raw: Raw) -> RopeConfig:

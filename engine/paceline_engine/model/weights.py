@@ -17,28 +17,37 @@ from torch import Tensor
 
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.model.config import ModelConfig
+from paceline_engine.model.kv_scales import KvScales, take_kv_scales
 from paceline_kernels import ops
 from paceline_kernels.decoder import PreparedLayer
 from paceline_kernels.linear import LinearWeight
 
+CPU = torch.device("cpu")
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
 """Tensors that old checkpoints carry and nobody reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """All of a model. `embedding` is [vocab, hidden] as it lies in the file."""
+    """All of a model.
+
+    Attributes:
+        embedding: [vocab, hidden] as it lies in the file.
+        kv_scales: of an FP8 KV cache, if the checkpoint carries them.
+    """
 
     embedding: Tensor
     layers: tuple[PreparedLayer, ...]
     final_norm: Tensor
     lm_head: LinearWeight
+    kv_scales: KvScales | None
 
 
 class Checkpoint:
     """The safetensors files of a folder, read tensor by tensor through the page cache."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        self._device = device
         self._files = {path: _open(path) for path in _files(folder)}
         self._where = {
             name: path
@@ -52,13 +61,18 @@ class Checkpoint:
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Read one tensor and check its shape."""
+        tensor = self.take_any(name)
+        if tuple(tensor.shape) != shape:
+            raise _broken(f"tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
+        return tensor
+
+    def take_any(self, name: str) -> Tensor:
+        """Read one tensor of whatever shape."""
         if name not in self._where:
             raise _broken(f"tensor {name} is missing")
         tensor: Tensor = self._files[self._where[name]].get_tensor(name)
-        if tuple(tensor.shape) != shape:
-            raise _broken(f"tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
         self._unread.discard(name)
-        return tensor
+        return tensor.to(self._device)
 
     def ignore(self, name: str) -> None:
         """Name a tensor that this model rightly does not use."""
@@ -82,6 +96,7 @@ def load_weights(
     impl: str,
     progress: Callable[[float], None],
     dtype: torch.dtype = torch.float32,
+    device: torch.device = CPU,
 ) -> Weights:
     """Read a whole model.
 
@@ -91,11 +106,12 @@ def load_weights(
         impl: implementation of the kernels that the weights are laid out for.
         progress: called with the share done, 0 to 1.
         dtype: format of the products' inputs.
+        device: where the weights will lie.
 
     Raises:
         StartFailed: UnsupportedModel, naming what is missing, misshapen or not known.
     """
-    checkpoint = Checkpoint(folder)
+    checkpoint = Checkpoint(folder, device)
     reader = _Reader(checkpoint, config, impl, dtype)
     embedding = checkpoint.take("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
     layers = []
@@ -108,10 +124,15 @@ def load_weights(
     else:
         lm_head = reader.linear("lm_head.", config.vocab_size, config.hidden_size, False)
     final_norm = reader.norm("model.norm.weight", config.hidden_size)
+    kv_scales = take_kv_scales(checkpoint, config)
     checkpoint.check_all_read()
     progress(1.0)
     return Weights(
-        embedding=embedding, layers=tuple(layers), final_norm=final_norm, lm_head=lm_head
+        embedding=embedding,
+        layers=tuple(layers),
+        final_norm=final_norm,
+        lm_head=lm_head,
+        kv_scales=kv_scales,
     )
 
 

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_crds.settings import DType
+from paceline_crds.settings import DType, KvCacheDType
+from paceline_engine.core.errors import StartFailed
 from paceline_engine.model.config import ModelConfig
+from paceline_engine.run.device import Device
 from paceline_kernels import ops
 from paceline_kernels.cpu import build
 from paceline_kernels.kernel_table import Measured, kernel_table
+from paceline_kernels.paged_kv import FP8
 
 _FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -27,6 +30,7 @@ class KernelChoice:
         ops: implementation of attention and all else; the KV cache lies in its order.
         sampler: implementation of sampling; the tokens are the same with each.
         kv_dtype: number format of the KV cache.
+        full_kv_dtype: what it would be without FP8.
         reason: why this and nothing else.
     """
 
@@ -36,6 +40,7 @@ class KernelChoice:
     ops: str
     sampler: str
     kv_dtype: torch.dtype
+    full_kv_dtype: torch.dtype
     reason: str
 
     def described(self) -> dict[str, str]:
@@ -49,13 +54,15 @@ class KernelChoice:
         }
 
 
-def choose_kernels(config: ModelConfig, dtype: DType) -> KernelChoice:
+def choose_kernels(
+    config: ModelConfig, dtype: DType, kv_cache_dtype: KvCacheDType = KvCacheDType.AUTO
+) -> KernelChoice:
     """Own C++ kernels where they can run; torch's bfloat16 products where they measure faster.
 
     Float32 keeps activations and KV cache float32. BFloat16 rounds the KV cache, and the inputs of
     products only where the CPU has bfloat16 units and that measures faster. Auto is Float32 unless
     bfloat16 products win: bfloat16 KV alone saved 5% of a step of 16 rows x 300 tokens, not worth
-    that greedy tokens part from float32's.
+    that greedy tokens part from float32's. FP8 KV is taken when it is asked for.
 
     Beside our own kernels torch gets one thread: what is left to it is small, and its OpenMP
     threads would spin at barriers on the cores that our pool works on.
@@ -82,14 +89,43 @@ def choose_kernels(config: ModelConfig, dtype: DType) -> KernelChoice:
     if linear == "cpu":
         torch.set_num_threads(1)
     is_rounded = dtype == DType.BFLOAT16 or linear_dtype == torch.bfloat16
+    full_kv_dtype = torch.bfloat16 if is_rounded else torch.float32
     return KernelChoice(
         dtype=DType.BFLOAT16 if is_rounded else DType.FLOAT32,
         linear=linear,
         linear_dtype=linear_dtype,
         ops=own,
         sampler=sampler,
-        kv_dtype=torch.bfloat16 if is_rounded else torch.float32,
+        kv_dtype=FP8 if kv_cache_dtype == KvCacheDType.FP8 else full_kv_dtype,
+        full_kv_dtype=full_kv_dtype,
         reason=f"{reason}; own kernels: {unavailable}" if unavailable else reason,
+    )
+
+
+def choose_device_kernels(
+    dtype: DType, kv_cache_dtype: KvCacheDType, device: Device
+) -> KernelChoice:
+    """On an accelerator: the device's own operations, torch's products; Auto is BFloat16.
+
+    Raises:
+        StartFailed: InvalidSettings: FP8 KV on a device that cannot hold it.
+    """
+    if kv_cache_dtype == KvCacheDType.FP8 and device.fp8_refusal is not None:
+        raise StartFailed(
+            "InvalidSettings",
+            f"kvCacheDtype FP8 cannot be served here: {device.fp8_refusal}; set it to Auto",
+        )
+    chosen = DType.BFLOAT16 if dtype == DType.AUTO else dtype
+    number_format = torch.float32 if chosen == DType.FLOAT32 else torch.bfloat16
+    return KernelChoice(
+        dtype=chosen,
+        linear="torch",
+        linear_dtype=number_format,
+        ops=device.ops_impl,
+        sampler="torch",
+        kv_dtype=FP8 if kv_cache_dtype == KvCacheDType.FP8 else number_format,
+        full_kv_dtype=number_format,
+        reason=f"device {device.torch_device}",
     )
 
 

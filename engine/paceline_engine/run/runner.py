@@ -15,10 +15,12 @@ from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepPlan, StepResult, TokenLogprobs
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.run.batch import Batch, SampledRows
+from paceline_engine.run.device import Device, find_device
 from paceline_engine.run.load import LoadedModel, load_model
 from paceline_engine.run.memory_plan import SCRATCH_BYTES
 from paceline_engine.run.prompt_logprobs import gather_prompt_logprobs, rows_that_ask
 from paceline_engine.run.sampler import Sampler, slice_rows_for
+from paceline_kernels.decoder import DecoderBatch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +41,9 @@ class Runner:
         settings: booted, with the number format that `Auto` became.
         memory_plan: bytes by use.
         kernels: operation -> implementation that runs it.
+        decoder, kv: the model and its cache, for measurements on them.
+        kv_divergence: measure -> value, of logits with an FP8 KV cache from those with a full one;
+            empty for a full one.
     """
 
     def __init__(self, loaded: LoadedModel, engine_seed: int) -> None:
@@ -46,12 +51,15 @@ class Runner:
         self.settings: EngineSettings = loaded.settings
         self.memory_plan: dict[str, int] = loaded.memory.by_use()
         self.kernels: dict[str, str] = loaded.kernels
-        self._decoder: Decoder = loaded.decoder
-        self._kv = loaded.kv
+        divergence = loaded.kv_divergence
+        self.kv_divergence: dict[str, float] = divergence.by_measure() if divergence else {}
+        self.decoder: Decoder = loaded.decoder
+        self.kv = loaded.kv
         self._batch = Batch(loaded.limits, engine_seed)
         vocab_size = loaded.limits.vocab_size
         self._sampler = Sampler(self._batch, vocab_size, SCRATCH_BYTES, loaded.sampler_impl)
         self._slice_rows = slice_rows_for(vocab_size, SCRATCH_BYTES)
+        self._graphs = loaded.graphs
         self._in_flight: _InFlight | None = None
 
     @classmethod
@@ -62,6 +70,7 @@ class Runner:
         progress: Callable[[str, float], None],
         *,
         engine_seed: int | None = None,
+        device: Device | None = None,
     ) -> "Runner":
         """Load weights, choose kernels, plan memory, make the KV cache.
 
@@ -70,12 +79,13 @@ class Runner:
             settings: as the user gave them.
             progress: called with (phase, share done).
             engine_seed: noise of requests without a seed; None draws one.
+            device: None takes the CUDA device, or the host where there is none.
 
         Raises:
             StartFailed: with one of its reasons.
         """
         seed = secrets.randbits(63) if engine_seed is None else engine_seed
-        return cls(load_model(model_dir, settings, progress), seed)
+        return cls(load_model(model_dir, settings, progress, device or find_device()), seed)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> None:
@@ -92,11 +102,11 @@ class Runner:
         inputs = batch.inputs(plan, last_tokens)
         launched = time.perf_counter()
         asks = bool(rows_that_ask(plan, batch).size)
-        logits, hidden = self._decoder.forward(inputs, self._kv, keep_hidden=asks)
+        logits, hidden = self._compute(inputs, keep_hidden=asks)
         prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
         if hidden is not None:
             prompt_logprobs = gather_prompt_logprobs(
-                plan, batch, hidden, self._decoder.logits, self._slice_rows
+                plan, batch, hidden, self._host_logits, self._slice_rows
             )
         done = time.perf_counter()
         result = StepResult(
@@ -107,6 +117,37 @@ class Runner:
             device_ms=(done - launched) * 1e3,
         )
         self._in_flight = _InFlight(plan=plan, sampled=sampled, logits=logits, result=result)
+
+    def _compute(self, inputs: DecoderBatch, *, keep_hidden: bool) -> tuple[Tensor, Tensor | None]:
+        """By a graph where one takes the step, else launch by launch."""
+        if self._graphs is not None and not keep_hidden:
+            logits = self._graphs.run(inputs)
+            if logits is not None:
+                return logits, None
+        device = self.kv[0].k_cache.device
+        return self.decoder.forward(inputs.to(device), self.kv, keep_hidden=keep_hidden)
+
+    def _host_logits(self, hidden: Tensor) -> Tensor:
+        return self.decoder.logits(hidden).cpu()
+
+    @property
+    def num_graph_steps(self) -> int:
+        """Steps that a captured graph computed."""
+        return self._graphs.num_replays if self._graphs is not None else 0
+
+    @torch.inference_mode()
+    def rest(self) -> bool:
+        """Do one piece of work that may wait: capture a graph. Called when no request is there.
+
+        Returns:
+            Whether more is left.
+        """
+        if self._in_flight is not None:
+            raise RuntimeError("rest() between forward() and sample()")
+        if self._graphs is None or self._graphs.is_complete:
+            return False
+        self._graphs.capture_next()
+        return not self._graphs.is_complete
 
     @torch.inference_mode()
     def sample(self) -> StepResult:

@@ -3,7 +3,8 @@
 The config's `runner_factory` names `load`; the test writes into the model folder what shall
 happen: `hang` (steps wait while it exists), `fail` (steps raise while it exists), `slow_load`
 (loading waits while it exists), `start_failed` (its text is the reason), `step_ms` (how long each
-step takes), `slow_exit` (the interpreter's end takes longer than anybody waits).
+step takes), `slow_exit` (the interpreter's end takes longer than anybody waits), `gpu_memory_bytes`
+(it stands for a GPU with so much memory; without it for a CPU).
 """
 
 import atexit
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from paceline_crds import objective
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.limits import EngineLimits
@@ -40,7 +42,9 @@ def load(
         time.sleep(_POLL_S)
         progress("Loading", 0.5)
     progress("Planning", 1.0)
-    return FakeEngine(model_dir, settings.booted())
+    memory_file = model_dir / "gpu_memory_bytes"
+    memory = int(memory_file.read_text()) if memory_file.exists() else None
+    return FakeEngine(model_dir, objective.for_device(settings, memory).booted())
 
 
 class FakeEngine:
@@ -66,6 +70,7 @@ class FakeEngine:
         )
         self.memory_plan = {"kvBytes": 0}
         self.kernels = {"attention": "fake"}
+        self.kv_divergence: dict[str, float] = {}
         self._runner = FakeRunner(self.limits)
         self.fail_steps = 0
         self._model_dir = model_dir
@@ -81,6 +86,10 @@ class FakeEngine:
             self.fail_steps -= 1
             raise RuntimeError("the device says no")
         self._runner.forward(plan)
+
+    def rest(self) -> bool:
+        """Nothing may wait."""
+        return False
 
     def sample(self, masks: Any = None) -> StepResult:
         """As the fake runner."""

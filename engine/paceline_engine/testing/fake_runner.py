@@ -141,6 +141,10 @@ class FakeRunner:
         self.num_tokens += plan.total_tokens
         self._results.append(result)
 
+    def rest(self) -> bool:
+        """Nothing may wait."""
+        return False
+
     def sample(self, masks: None = None) -> StepResult:
         """The result of the oldest step that was not answered.
 

@@ -106,6 +106,10 @@ class ScriptedEngine:
         """None: there are no steps."""
         return []
 
+    async def recording(self) -> dict[str, dict[str, list[Any]]]:
+        """Nothing was recorded."""
+        return {"requests": {}, "steps": {}}
+
     async def reset_prefix_cache(self) -> int:
         """There is no cache."""
         return 0

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from paceline_crds import routes
 from paceline_engine.core.errors import EngineError
 
 
@@ -52,7 +53,7 @@ class ServerProcess:
 
     def patch(self, **settings: Any) -> dict[str, Any]:
         """Change live settings, camelCase names."""
-        answer = httpx.patch(f"{self.admin_url}/v1/paceline/settings", json=settings, timeout=60)
+        answer = httpx.patch(f"{self.admin_url}{routes.ADMIN_SETTINGS}", json=settings, timeout=60)
         if answer.status_code != httpx.codes.OK:
             raise ServerDied(f"PATCH {settings}: {answer.status_code} {answer.text}")
         found: dict[str, Any] = answer.json()
@@ -61,7 +62,7 @@ class ServerProcess:
     def metric(self, sample: str) -> float:
         """The sum of all samples of one name on /metrics."""
         total = 0.0
-        for line in self.get("/metrics").text.splitlines():
+        for line in self.get(routes.METRICS).text.splitlines():
             name, _, value = line.rpartition(" ")
             if name.split("{")[0] == sample:
                 total += float(value)
@@ -121,7 +122,7 @@ def _wait_until_ready(
 
 def _is_ready(server: ServerProcess) -> bool:
     try:
-        return server.get("/health/ready").status_code == httpx.codes.OK
+        return server.get(routes.HEALTH_READY).status_code == httpx.codes.OK
     except httpx.TransportError:
         return False
 

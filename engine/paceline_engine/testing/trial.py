@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline_crds.settings import EngineSettings
+from paceline_engine.core.admission import ExpectedOutput
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepOutputs, StepPlan, TokenLogprobs
 from paceline_engine.core.request import Finished, Refusal, Request, SamplingParams
@@ -47,6 +48,7 @@ class Trial:
         outputs: request id -> tokens so far.
         finished: request id -> its end.
         plans: every plan made, oldest first.
+        num_in_flight: plans without results.
     """
 
     def __init__(
@@ -64,7 +66,14 @@ class Trial:
         settings.setdefault("max_num_batched_tokens", self.limits.max_step_tokens)
         self.settings = EngineSettings(**settings)
         self.recorder = Recorder(self.settings, self.limits)
-        self.scheduler = Scheduler(self.settings, self.limits, self.recorder, max_plans=max_plans)
+        self._expected = ExpectedOutput()
+        self.scheduler = Scheduler(
+            self.settings,
+            self.limits,
+            self.recorder,
+            max_plans=max_plans,
+            expected=self._expected,
+        )
         self.runner = FakeRunner(self.limits)
         self.max_plans = max_plans
         self.is_checked = is_checked
@@ -76,6 +85,7 @@ class Trial:
         self.cached: dict[int, int] = {}
         self.finished: dict[int, Finished] = {}
         self.plans: list[StepPlan] = []
+        self.num_in_flight = 0
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -134,7 +144,7 @@ class Trial:
     def expect_short_outputs(self) -> None:
         """Let admission believe that outputs are short, so that it admits too much."""
         for _ in range(500):
-            self.scheduler.learn_output_length(0, 1000)
+            self._expected.observe(0, 1000)
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -144,18 +154,21 @@ class Trial:
         self._check()
         if plan is not None:
             self.plans.append(plan)
+            self.num_in_flight += 1
             try:
                 self.runner.forward(plan)
             except FakeRunnerFailed:
-                while self.scheduler.num_in_flight > 1:
+                while self.num_in_flight > 1:
                     self.apply()
+                self.num_in_flight = 0
                 self._fail(plan.step_id)
         return plan
 
     def apply(self) -> StepOutputs | None:
         """Put the oldest result in force; None if its step failed."""
         self.now += self.step_s
-        step_id = self.plans[-self.scheduler.num_in_flight].step_id
+        step_id = self.plans[-self.num_in_flight].step_id
+        self.num_in_flight -= 1
         try:
             result = self.runner.sample()
         except FakeRunnerFailed:
@@ -179,12 +192,12 @@ class Trial:
     def step(self) -> StepPlan | None:
         """Plan as far as allowed, then apply one result; returns the last plan made."""
         plan = self.plan()
-        while plan is not None and self.scheduler.num_in_flight < self.max_plans:
+        while plan is not None and self.num_in_flight < self.max_plans:
             following = self.plan()
             if following is None:
                 break
             plan = following
-        if self.scheduler.num_in_flight:
+        if self.num_in_flight:
             self.apply()
         return plan
 
@@ -193,7 +206,7 @@ class Trial:
         for count in range(max_steps):
             if not self.scheduler.has_work:
                 return count
-            is_moving = self.scheduler.num_in_flight > 0  # the step is going to apply a result
+            is_moving = self.num_in_flight > 0  # the step is going to apply a result
             is_moving |= self.step() is not None
             assert is_moving, "work, but no progress"
         raise AssertionError(f"still busy after {max_steps} steps")

@@ -17,6 +17,7 @@ from paceline_kernels.errors import ShapeError
 if TYPE_CHECKING:
     from paceline_kernels.decoder import DecoderBatch, DecoderShape, PreparedLayer
     from paceline_kernels.linear import LinearWeight
+    from paceline_kernels.paged_kv import LayerKv
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ def _weight(weight: LinearWeight) -> library.Weight:
 def run(
     native: NativeDecoder,
     batch: DecoderBatch,
-    kv_caches: Sequence[tuple[Tensor, Tensor]],
+    kv_caches: Sequence[LayerKv],
     hidden_out: Tensor | None,
 ) -> Tensor:
     """See decoder.decoder_forward."""
@@ -131,21 +132,21 @@ def run(
     return logits
 
 
-def _caches(
-    native: NativeDecoder, kv_caches: Sequence[tuple[Tensor, Tensor]]
-) -> ctypes.Array[library.KvCache]:
+def _caches(native: NativeDecoder, kv_caches: Sequence[LayerKv]) -> ctypes.Array[library.KvCache]:
     """The caches' structures, checked and made once for the same tensors."""
-    key = tuple(cache.data_ptr() for pair in kv_caches for cache in pair)
+    key = tuple(tensor.data_ptr() for layer in kv_caches for tensor in layer if tensor is not None)
     if native.caches is not None and native.cache_key == key:
         return native.caches
     shape = native.shape
     made = (library.KvCache * len(kv_caches))()
-    for index, (k_cache, v_cache) in enumerate(kv_caches):
+    for index, layer in enumerate(kv_caches):
+        k_cache, v_cache = layer.k_cache, layer.v_cache
         sizes = (None, None, shape.kv_heads, shape.head_dim)
         checks.expect_shape("k_cache", k_cache, sizes, "num_blocks, block_size, kv_heads, head_dim")
         checks.expect_shape("v_cache", v_cache, tuple(k_cache.shape), "as k_cache")
         checks.expect_dtype("v_cache", v_cache, (k_cache.dtype,))
-        made[index] = path.kv_cache_struct(k_cache, v_cache)
+        checks.expect_kv_scales(k_cache, layer.k_scale, layer.v_scale)
+        made[index] = path.kv_cache_struct(*layer)
         if (made[index].block_size, made[index].format) != (made[0].block_size, made[0].format):
             raise ShapeError("all layers' caches must have one block size and one number format")
     native.caches, native.cache_key = made, key

@@ -11,6 +11,7 @@ from paceline_kernels.cpu import build
 from paceline_kernels.errors import DTypeError, ImplUnavailableError
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+KV_FORMATS = {**FORMATS, torch.float8_e4m3fn: 3}
 STORE, ADD, SILU_MUL = 0, 1, 2
 # How long an idle thread spins before it sleeps. Loops inside a step follow each other within
 # microseconds; the gap between steps is left to other processes.
@@ -36,6 +37,8 @@ class KvCache(Structure):
     _fields_ = (
         ("k", c_void_p),
         ("v", c_void_p),
+        ("k_scale", c_void_p),
+        ("v_scale", c_void_p),
         ("kv_heads", c_int32),
         ("head_dim", c_int32),
         ("block_size", c_int32),
@@ -51,6 +54,8 @@ class AttentionArgs(Structure):
         ("out", c_void_p),
         ("k_cache", c_void_p),
         ("v_cache", c_void_p),
+        ("k_scale", c_void_p),
+        ("v_scale", c_void_p),
         ("block_tables", c_void_p),
         ("cu_seqlens_q", c_void_p),
         ("seq_lens", c_void_p),

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from paceline_kernels import checks
 from paceline_kernels.cpu import library
-from paceline_kernels.errors import ShapeError
+from paceline_kernels.errors import DTypeError, ShapeError
 from paceline_kernels.kv_memory import lazy_zeros
 
 _FLOAT = (torch.float32,)
@@ -28,11 +28,18 @@ def _expect_heads(name: str, tensor: Tensor) -> None:
         )
 
 
+def _kv_format(dtype: torch.dtype) -> int:
+    if dtype not in library.KV_FORMATS:
+        known = " or ".join(str(known).removeprefix("torch.") for known in library.KV_FORMATS)
+        raise DTypeError(f"the KV cache must be {known} for impl 'cpu', got {dtype}")
+    return library.KV_FORMATS[dtype]
+
+
 def new_kv_cache(
     num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Keys with neighbouring tokens side by side, values with neighbouring dimensions."""
-    library.format_of("the KV cache", dtype)
+    _kv_format(dtype)
     if block_size % 8 or head_dim % 8:
         raise ShapeError(
             f"block_size and head_dim must be multiples of 8 for impl 'cpu', got {block_size} and "
@@ -47,8 +54,10 @@ def new_kv_cache(
     return k.permute(0, 3, 1, 2), v.permute(0, 2, 1, 3)
 
 
-def kv_cache_struct(k_cache: Tensor, v_cache: Tensor) -> library.KvCache:
-    """Describe one layer's caches to the C++ side.
+def kv_cache_struct(
+    k_cache: Tensor, v_cache: Tensor, k_scale: Tensor | None, v_scale: Tensor | None
+) -> library.KvCache:
+    """Describe one layer's caches to the C++ side; the tensors must outlive the structure.
 
     Raises:
         ShapeError: they are not laid out as new_kv_cache does.
@@ -72,10 +81,12 @@ def kv_cache_struct(k_cache: Tensor, v_cache: Tensor) -> library.KvCache:
     return library.KvCache(
         k=k_cache.data_ptr(),
         v=v_cache.data_ptr(),
+        k_scale=None if k_scale is None else k_scale.data_ptr(),
+        v_scale=None if v_scale is None else v_scale.data_ptr(),
         kv_heads=kv_heads,
         head_dim=head_dim,
         block_size=block_size,
-        format=library.format_of("the KV cache", k_cache.dtype),
+        format=_kv_format(k_cache.dtype),
     )
 
 
@@ -128,11 +139,20 @@ def rotary_(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
     )
 
 
-def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+) -> None:
     """See ops.write_kv."""
     _expect_heads("k", k)
     _expect_heads("v", v)
-    cache = kv_cache_struct(k_cache, v_cache)
+    cache = kv_cache_struct(k_cache, v_cache, k_scale, v_scale)
     slots = slot_mapping.contiguous()
     rt = library.runtime()
     rt.lib.paceline_write_kv(
@@ -158,10 +178,12 @@ def paged_attention(
     softmax_scale: float,
     sliding_window: int | None = None,
     soft_cap: float | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
     """See ops.paged_attention."""
     _expect_heads("q", q)
-    cache = kv_cache_struct(k_cache, v_cache)
+    cache = kv_cache_struct(k_cache, v_cache, k_scale, v_scale)
     tokens, heads, head_dim = q.shape
     out = torch.empty(tokens, heads * head_dim)
     out[int(cu_seqlens_q[-1]) :] = 0
@@ -173,6 +195,8 @@ def paged_attention(
         out=out.data_ptr(),
         k_cache=cache.k,
         v_cache=cache.v,
+        k_scale=cache.k_scale,
+        v_scale=cache.v_scale,
         block_tables=block_tables.data_ptr(),
         cu_seqlens_q=cu_seqlens_q.data_ptr(),
         seq_lens=seq_lens.data_ptr(),

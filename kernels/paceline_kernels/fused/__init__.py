@@ -1,1 +1,1 @@
-"""Triton kernels and their launchers."""
+"""Triton kernels and their launchers; nothing here is imported before impl "triton" is named."""

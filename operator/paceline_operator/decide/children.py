@@ -1,6 +1,6 @@
 """Which children are ours, and the writes that bring one to what is wanted."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +126,3 @@ def min_available(live: Object | None, replicas: int, num_serving: int) -> int |
     if not isinstance(present, int) or target <= present or num_serving >= replicas:
         return target
     return present
-
-
-def names_of(children: Iterable[Object]) -> tuple[str, ...]:
-    """Names, in order."""
-    return tuple(objects.name(child) for child in children)

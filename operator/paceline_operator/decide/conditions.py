@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from paceline_crds import crd
 from paceline_crds.status import ConditionStatus, ConditionType
 from paceline_operator.decide.actions import Event
 from paceline_operator.decide.failures import Failure
@@ -40,6 +41,7 @@ class Reason(StrEnum):
     NOT_BUILT = "NotBuilt"
     NOT_EVALUATED = "NotEvaluated"
     KIND_MISSING = "KindMissing"
+    DEFINITION_OLDER = "DefinitionOlder"
     NO_TARGET = "NoTarget"
     TUNING_OFF = "Off"
     AS_EXPECTED = "AsExpected"
@@ -80,6 +82,7 @@ class Facts:
         model_phase: phase of the start that is furthest, empty if unknown.
         contended: `Kind/name` of children that somebody else keeps changing.
         missing_kinds: kinds that spec asks for and this cluster does not know.
+        schema_version: of the LLMDeployments that this cluster serves; None if it does not tell.
         waiting_for: `Kind/name` of children of another owner.
         is_adopted: the template is left as it stands.
     """
@@ -106,6 +109,7 @@ class Facts:
     is_tuning_off: bool = False
     contended: tuple[str, ...] = ()
     missing_kinds: tuple[str, ...] = ()
+    schema_version: int | None = None
 
 
 def verdicts(facts: Facts) -> tuple[Verdict, ...]:
@@ -337,8 +341,20 @@ def _degraded(facts: Facts) -> Verdict:
             "the pods were made by another version of the operator, which this one cannot render; "
             "replicas and settings are managed, the template is left alone",
         )
+    if facts.schema_version is not None and facts.schema_version < crd.SCHEMA_VERSION:
+        return bad(Reason.DEFINITION_OLDER, definition_is_older(facts.schema_version))
     return Verdict(
         type=C.DEGRADED, status=FALSE, reason=Reason.AS_EXPECTED, message="nothing is wrong"
+    )
+
+
+def definition_is_older(served: int) -> str:
+    """What is wrong with a definition that this operator is newer than, and what to do."""
+    return (
+        f"the definition of LLMDeployment in this cluster has schema version {served}, this "
+        f"operator needs {crd.SCHEMA_VERSION}: newer fields of spec are refused and those of "
+        "status are lost; upgrade the release with crds.enabled, or apply "
+        "crds/llmdeployments.paceline.dev.yaml"
     )
 
 

@@ -92,6 +92,7 @@ class Config:
             nobody (an operator on a laptop comes by port-forward, which no policy stops).
         known_kinds: kinds with a CustomResourceDefinition in this cluster (PodMonitor,
             InferencePool).
+        schema_version: of the LLMDeployments that this cluster serves; None if it does not tell.
     """
 
     instance: str = "default"
@@ -99,6 +100,7 @@ class Config:
     operator_namespace: str = ""
     operator_labels: Mapping[str, str] = field(default_factory=dict)
     known_kinds: frozenset[str] = frozenset()
+    schema_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,6 +108,7 @@ class Round:
             is_tuning_off=tuning is not None and tuning.mode is TuningMode.OFF,
             contended=self.contended,
             missing_kinds=self._missing_kinds(),
+            schema_version=self.observed.config.schema_version,
         )
 
     def _missing_kinds(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from paceline_crds import routes
 from paceline_crds.spec import LLMDeploymentSpec, value_at
 from paceline_operator.render import names, network
 from paceline_operator.resources.parse import Identity
@@ -27,7 +28,7 @@ def pod_monitor(
         "spec": {
             "selector": {"matchLabels": names.pod_selector(identity.name)},
             "podMetricsEndpoints": [
-                {"port": names.HTTP_PORT_NAME, "path": "/metrics", "interval": interval}
+                {"port": names.HTTP_PORT_NAME, "path": routes.METRICS, "interval": interval}
             ],
             "podTargetLabels": [names.DEPLOYMENT_LABEL, names.HASH_LABEL],
         },

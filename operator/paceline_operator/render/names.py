@@ -15,7 +15,6 @@ HTTP_PORT_NAME = "http"
 ADMIN_PORT_NAME = "admin"
 HTTP_PORT = 8000
 ADMIN_PORT = 8001
-MAX_LABEL_LENGTH = 63
 
 
 def child(name: str, template_hash: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from paceline_crds import routes
 from paceline_crds.spec import LLMDeploymentSpec, Runtime, value_at
 from paceline_operator.render import names, pods
 from paceline_operator.resources.parse import Identity
@@ -10,7 +11,7 @@ from paceline_operator.resources.parse import Identity
 
 def endpoint(identity: Identity, spec: LLMDeploymentSpec) -> str:
     """Base URL for clients within the cluster."""
-    return f"http://{identity.name}.{identity.namespace}.svc:{port(spec)}/v1"
+    return f"http://{identity.name}.{identity.namespace}.svc:{port(spec)}{routes.OPENAI_BASE}"
 
 
 def port(spec: LLMDeploymentSpec) -> int:

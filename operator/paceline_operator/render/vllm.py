@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from paceline_crds import routes
 from paceline_crds.settings import DType, EngineSettings, KvCacheDType, SpeculativeMethod
 from paceline_crds.spec import LLMDeploymentSpec, value_at
 from paceline_operator.render import volumes
@@ -17,7 +18,6 @@ from paceline_operator.render.paceline import model_name
 from paceline_operator.render.volumes import ModelPlace, Volumes
 from paceline_operator.render.waits import Waits
 
-_HEALTH = "/health"
 _DTYPES = {
     DType.AUTO: "auto",
     DType.FLOAT32: "float32",
@@ -52,7 +52,7 @@ def container(
     spec: LLMDeploymentSpec, settings: EngineSettings, place: ModelPlace, waits: Waits
 ) -> dict[str, Any]:
     """Name, command, port, probes and environment; `pods` adds the rest."""
-    probes = waits.probes(startup=_HEALTH, live=_HEALTH, ready=_HEALTH)
+    probes = waits.probes(startup=routes.HEALTH, live=routes.HEALTH, ready=routes.HEALTH)
     return {
         "name": "engine",
         "command": ["vllm", "serve"],

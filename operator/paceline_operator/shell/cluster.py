@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from paceline_crds import crd
 from paceline_operator.decide.observed import PodEvent
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
@@ -100,6 +101,24 @@ class Cluster:
             raise
         return any(item.get("name") == kind.plural for item in objects.items(found, "resources"))
 
+    async def schema_version(self) -> int | None:
+        """Version of the schema of LLMDeployments here, None if the server does not tell.
+
+        From the published schema: a namespaced install has no right on definitions.
+        """
+        kind = kinds.LLM_DEPLOYMENT
+        try:
+            found = await self.session.request("GET", f"/openapi/v3/apis/{kind.api_version}")
+        except ApiRefused as refused:
+            if refused.code in {403, 404}:
+                return None
+            raise
+        for schema in objects.mapping(found, "components", "schemas").values():
+            group_kinds = objects.items(schema, "x-kubernetes-group-version-kind")
+            if any(item.get("kind") == kind.name for item in group_kinds):
+                return crd.told_version(objects.text(schema, "description"))
+        return None
+
     async def apply(
         self, manifest: Mapping[str, Any], uid: str | None, resource_version: str | None
     ) -> Object:
@@ -108,6 +127,38 @@ class Cluster:
         Raises:
             ApiRefused: 409 if the object is another one by now, or is there although it should not.
         """
+        try:
+            return await self._apply(manifest, uid, resource_version)
+        except ApiRefused as refused:
+            is_mended = manifest["kind"] == "Service" and uid is not None
+            if refused.code != INVALID or not is_mended:
+                raise
+        freed = await self._replace_ports(manifest, uid, resource_version)
+        return await self._apply(manifest, uid, objects.text(freed, "metadata", "resourceVersion"))
+
+    async def _replace_ports(
+        self, manifest: Mapping[str, Any], uid: str | None, resource_version: str | None
+    ) -> Object:
+        """Take ports out of a Service that are somebody else's.
+
+        Ports are merged by their number: one that a person renumbered is theirs, an apply would set
+        ours beside it, and two of one name are refused. A merge patch replaces the list.
+        """
+        metadata = manifest["metadata"]
+        return await self._write(
+            "apply",
+            "PATCH",
+            kinds.CHILDREN["Service"].path(metadata["namespace"], metadata["name"]),
+            body={
+                "metadata": {"uid": uid, "resourceVersion": resource_version},
+                "spec": {"ports": manifest["spec"]["ports"]},
+            },
+            content_type="application/merge-patch+json",
+        )
+
+    async def _apply(
+        self, manifest: Mapping[str, Any], uid: str | None, resource_version: str | None
+    ) -> Object:
         kind = kinds.CHILDREN[manifest["kind"]]
         metadata = dict(manifest["metadata"])
         if uid is None:

@@ -67,7 +67,7 @@ class Gatherer:
     """Puts an Observed together.
 
     Attributes:
-        config: `known_kinds` follows what the cluster serves.
+        config: `known_kinds` and `schema_version` follow what the cluster serves.
     """
 
     cache: Cache
@@ -78,10 +78,10 @@ class Gatherer:
     config: Config
     clock: Callable[[], float]
 
-    def know(self, found: frozenset[str]) -> None:
-        """The optional kinds that the cluster serves by now."""
-        if found != self.config.known_kinds:
-            self.config = replace(self.config, known_kinds=found)
+    def know(self, found: frozenset[str], schema_version: int | None) -> None:
+        """The optional kinds and the schema of LLMDeployments that the cluster serves by now."""
+        if (found, schema_version) != (self.config.known_kinds, self.config.schema_version):
+            self.config = replace(self.config, known_kinds=found, schema_version=schema_version)
 
     def is_ours(self, deployment: Object) -> bool:
         """Whether this install takes it."""

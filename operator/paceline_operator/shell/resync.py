@@ -9,6 +9,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline_crds import crd
+from paceline_operator.decide.conditions import definition_is_older
 from paceline_operator.render import names
 from paceline_operator.resources.parse import DEFAULT_INSTANCE, INSTANCE_LABEL
 from paceline_operator.shell import kinds
@@ -114,10 +116,16 @@ class Resync:
             self.queue.add(key)
         return True
 
+    async def _schema_version(self) -> int | None:
+        served = await self.cluster.schema_version()
+        if served is not None and served < crd.SCHEMA_VERSION:
+            _log.warning("%s", definition_is_older(served))
+        return served
+
     async def _known(self) -> tuple[Kind, ...]:
         optional = [kinds.of(name) for name in kinds.OPTIONAL]
         found = frozenset([kind.name for kind in optional if await self.cluster.knows(kind)])
-        self.gatherer.know(found)
+        self.gatherer.know(found, await self._schema_version())
         return tuple(
             kind for kind in kinds.WATCHED if kind.name not in kinds.OPTIONAL or kind.name in found
         )

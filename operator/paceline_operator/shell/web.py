@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from paceline_crds import routes
 from paceline_operator.shell.errors import StartRefused
 
 
@@ -41,7 +42,7 @@ async def serving(
         [
             web.get("/healthz", healthz),
             web.get("/readyz", readyz),
-            web.get("/metrics", get_metrics),
+            web.get(routes.METRICS, get_metrics),
         ]
     )
     runner = web.AppRunner(app, access_log=None, handle_signals=False)

@@ -6,11 +6,13 @@ label selectors. A fault can refuse a request, lose it, or do it and lose the an
 """
 
 import copy
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from paceline_crds import crd
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
 from paceline_operator.shell.errors import ApiRefused, ApiUnreachable
@@ -110,6 +112,8 @@ class FakeApi:
 
     def _answer(self, asked: Request) -> dict[str, Any]:
         parts = asked.path.strip("/").split("/")
+        if parts[0] == "openapi":
+            return _published()
         group, parts = (parts[1], parts[2:]) if parts[0] == "apis" else ("", parts[1:])
         version, parts = parts[0], parts[1:]
         if not parts:
@@ -176,6 +180,8 @@ class FakeApi:
             uid, version = metadata.pop("uid", None), metadata.pop("resourceVersion", None)
             if uid is None and version is None:
                 raise AssertionError("an apply without any precondition was sent")
+            if uid is not None and kind.name == "Service":
+                _refuse_second_port(self._one(kind, name), asked.body)
             return self.store.apply(
                 asked.body,
                 asked.params["fieldManager"],
@@ -186,11 +192,12 @@ class FakeApi:
         live = self._one(kind, name)
         self._check(live, asked.body["metadata"])
         kept = live["metadata"].setdefault("annotations", {})
-        for key, value in asked.body["metadata"]["annotations"].items():
+        for key, value in asked.body["metadata"].get("annotations", {}).items():
             if value is None:
                 kept.pop(key, None)
             else:
                 kept[key] = value
+        live.get("spec", {}).update(asked.body.get("spec", {}))
         self.store.num_writes += 1
         self.store.touch(live)
         return live
@@ -236,3 +243,22 @@ class FakeApi:
         for field in ("uid", "resourceVersion"):
             if field in wanted and wanted[field] != live["metadata"][field]:
                 raise Refused(409, f"the {field} in the precondition is not the object's")
+
+
+def _refuse_second_port(live: Object, desired: Object) -> None:
+    """Ports are merged by their number: another one of the same name stays, unless it was ours."""
+    before = objects.mapping(live["metadata"]["managedFields"][0], "fieldsV1", "f:spec", "f:ports")
+    wanted = {item["name"]: item["port"] for item in desired["spec"]["ports"]}
+    for item in live["spec"]["ports"]:
+        key = "k:" + json.dumps({"port": item["port"], "protocol": item["protocol"]})
+        if wanted.get(item["name"], item["port"]) != item["port"] and key not in before:
+            raise Refused(422, f'spec.ports[1].name: Duplicate value: "{item["name"]}"')
+
+
+def _published() -> dict[str, Any]:
+    """The schema of LLMDeployments as the server publishes it: whole, and with whose it is."""
+    kind = kinds.LLM_DEPLOYMENT
+    (version,) = crd.definition()["spec"]["versions"]
+    whose = {"group": kind.group, "kind": kind.name, "version": kind.version}
+    schema = version["schema"]["openAPIV3Schema"] | {"x-kubernetes-group-version-kind": [whose]}
+    return {"components": {"schemas": {f"{kind.group}.{kind.name}": schema}}}

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import contextmanager
 from typing import Any
 
+from paceline_crds import crd
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
 from paceline_operator.shell.cluster import Cluster, Object
@@ -150,6 +151,37 @@ async def an_event_is_written(cluster: Cluster, namespace: str) -> None:
     await cluster.create_event(about, "Normal", "Tested", "the rules were checked", NOW)
 
 
+async def a_port_that_somebody_renumbered_is_put_right(cluster: Cluster, namespace: str) -> None:
+    """An apply alone would be refused: it would set a second port of that name beside it."""
+    kind = kinds.CHILDREN["Service"]
+
+    def service(port: int) -> Object:
+        ports = [{"name": "http", "port": port, "protocol": "TCP", "targetPort": "http"}]
+        metadata = {"name": "renumbered", "namespace": namespace}
+        spec = {"selector": {"a": "b"}, "ports": ports}
+        return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+    made = await cluster.apply(service(8000), None, None)
+    by_hand = await cluster.session.request(
+        "PATCH",
+        kind.path(namespace, "renumbered"),
+        body={
+            "metadata": {"uid": objects.uid(made)},
+            "spec": {"ports": service(9999)["spec"]["ports"]},
+        },
+        content_type="application/merge-patch+json",
+    )
+    await cluster.apply(service(8000), objects.uid(made), _version(by_hand))
+    live = await cluster.get(kind, namespace, "renumbered")
+    assert [port["port"] for port in objects.items(live, "spec", "ports")] == [8000]
+
+
+async def the_published_schema_tells_its_version(cluster: Cluster, namespace: str) -> None:
+    """Everybody who is logged in may read it, also where definitions are out of reach."""
+    del namespace
+    assert await cluster.schema_version() == crd.SCHEMA_VERSION
+
+
 RULES: tuple[Rule, ...] = (
     an_apply_without_uid_creates_once_and_never_changes,
     an_apply_is_refused_for_another_object_or_version,
@@ -161,6 +193,8 @@ RULES: tuple[Rule, ...] = (
     a_lease_is_taken_by_one,
     what_is_not_there_is_none_and_kinds_are_known,
     an_event_is_written,
+    a_port_that_somebody_renumbered_is_put_right,
+    the_published_schema_tells_its_version,
 )
 _SPEC: Object = {"replicas": 0, "paused": True, "model": {"uri": "demo"}}
 _POD_SPEC: Object = {

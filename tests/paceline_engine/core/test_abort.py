@@ -75,8 +75,9 @@ def test_abort_between_plan_and_result_holds_its_blocks_until_then(
     assert_clean(trial)
 
 
-def test_abort_in_the_step_in_which_it_finishes_gives_one_end() -> None:
-    trial = Trial()
+@pytest.mark.parametrize("max_plans", [1, 2])
+def test_abort_in_the_step_in_which_it_finishes_gives_one_end(max_plans: int) -> None:
+    trial = Trial(max_plans=max_plans)
     before = trial.submit([1], max_tokens=1)
     trial.plan()
     aborted = trial.abort(before)
@@ -91,17 +92,20 @@ def test_abort_in_the_step_in_which_it_finishes_gives_one_end() -> None:
     assert_clean(trial)
 
 
-def test_abort_twice_gives_one_end() -> None:
-    trial = Trial()
+@pytest.mark.parametrize("max_plans", [1, 2])
+def test_abort_twice_gives_one_end(max_plans: int) -> None:
+    trial = Trial(max_plans=max_plans)
     request = trial.submit([1], max_tokens=9)
     trial.step()
+    trial.plan()
     assert trial.abort(request) is not None
     assert trial.abort(request) is None
     assert_clean(trial)
 
 
-def test_abort_while_it_is_preempted() -> None:
-    trial = Trial(tiny_limits(num_blocks=7, block_size=8), watermark="0")
+@pytest.mark.parametrize("max_plans", [1, 2])
+def test_abort_while_it_is_preempted(max_plans: int) -> None:
+    trial = Trial(tiny_limits(num_blocks=7, block_size=8), watermark="0", max_plans=max_plans)
     trial.expect_short_outputs()
     for number in range(3):
         trial.submit([number] * 9, max_tokens=30)
@@ -115,8 +119,9 @@ def test_abort_while_it_is_preempted() -> None:
     assert_clean(trial)
 
 
-def test_abort_after_a_failed_step() -> None:
-    trial = Trial()
+@pytest.mark.parametrize("max_plans", [1, 2])
+def test_abort_after_a_failed_step(max_plans: int) -> None:
+    trial = Trial(max_plans=max_plans)
     ids = [trial.submit([1] * 20, max_tokens=9) for _ in range(3)]
     trial.runner.fail_next(Failure.IN_FORWARD)
     trial.step()
@@ -138,6 +143,7 @@ def test_abort_of_everybody_returns_usage_and_gauges_to_zero() -> None:
     assert_clean(trial)
 
 
+@pytest.mark.slow
 def test_while_there_is_work_a_plan_can_be_made_or_a_result_is_due() -> None:
     # Not "running 0, waiting 6" for minutes. `Trial.run` fails on a turn without progress.
     for num_blocks in range(5, 12):

@@ -53,3 +53,15 @@ def test_a_plan_shares_arrays_that_nobody_can_write_to() -> None:
     assert plan is not None
     for array in (plan.num_tokens, plan.num_drafts, plan.samples, plan.epochs, plan.request_ids):
         assert not array.flags.writeable
+
+
+def test_a_block_that_a_decode_gets_stands_behind_its_announced_table() -> None:
+    slots = Slots(tiny_limits())
+    draft = draft_with(slots, [0], {1: 3})
+    draft.note_table(0, [11, 12])
+    draft.note_blocks(np.array([0], dtype=np.int32), np.array([13], dtype=np.int32))
+    draft.note_table(1, [14])
+    plan = draft.build(slots, [])
+    assert plan is not None
+    table = [b for s, b in zip(plan.block_slots, plan.block_ids, strict=True) if s == 0]
+    assert table == [11, 12, 13]

@@ -89,7 +89,7 @@ class Schedule(RuleBasedStateMachine):
     def plan(self):
         self.trial.plan()
 
-    @precondition(lambda self: self.trial.scheduler.num_in_flight)
+    @precondition(lambda self: self.trial.num_in_flight)
     @rule()
     def apply(self):
         self.trial.apply()

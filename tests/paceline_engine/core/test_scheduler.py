@@ -28,6 +28,7 @@ def test_many_requests_get_the_tokens_they_would_get_alone(max_plans: int, num_b
     trial.assert_all_solo()
 
 
+@pytest.mark.slow
 def test_a_step_stays_within_the_budget_and_the_sequence_limit() -> None:
     trial = Trial(max_num_batched_tokens=10, max_num_seqs=3)
     for number in range(9):

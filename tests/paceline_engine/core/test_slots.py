@@ -62,5 +62,23 @@ def test_promised_blocks_count_only_what_is_still_missing() -> None:
     for number, promised in ((1, 5), (2, 1)):
         slot = slots.seat(tracked(number, 5), 0)
         slots.append_blocks(slot, [10 * number, 10 * number + 1])
-        slots.promised[slot] = promised
+        slots.promise(slot, promised)
+    assert slots.promised_blocks() == 3
+
+
+def test_promised_blocks_follow_every_change_of_tables_and_seats() -> None:
+    slots = Slots(LIMITS)
+    first, second = (slots.seat(tracked(number, 5), 0) for number in range(2))
+    slots.promise(first, 4)
+    slots.promise(second, 6)
+    assert slots.promised_blocks() == 10
+    slots.append_blocks(first, [1, 2])
+    assert slots.promised_blocks() == 8
+    slots.append_one_each(np.array([first, second], dtype=np.int32), np.array([3, 4]))
+    assert slots.promised_blocks() == 6
+    slots.truncate(first, LIMITS.block_size)
+    assert slots.promised_blocks() == 8
+    slots.set_num_blocks(np.array([second], dtype=np.int32), np.array([3], dtype=np.int32))
+    assert slots.promised_blocks() == 6
+    slots.unseat(second)  # before its place in the order is dropped, too
     assert slots.promised_blocks() == 3

@@ -283,10 +283,10 @@ def test_a_reason_to_wait_that_is_over_shows_zero():
 
 def test_the_flight_recorder_keeps_the_last_steps_oldest_first():
     story = Story()
-    for step in range(1500):
+    for step in range(8300):
         story.recorder.step(StepRecord(step_id=step, planned_s=0.0, applied_s=0.0, budget_tokens=1))
-    assert [step["step_id"] for step in story.recorder.steps(3)] == [1497, 1498, 1499]
-    assert len(story.recorder.steps(9999)) == 1024
+    assert [step["step_id"] for step in story.recorder.steps(3)] == [8297, 8298, 8299]
+    assert len(story.recorder.steps(9999)) == 8192
     assert story.recorder.steps(0) == []
 
 

@@ -100,6 +100,33 @@ def test_tokens_behind_a_stop_string_are_discarded_and_never_generated():
     assert_idle(trial)
 
 
+@pytest.mark.parametrize("word", ["found", "none", "gone"])
+def test_a_request_that_ends_by_length_counts_what_its_reader_says(word):
+    trial = Trial()
+    request = replace(trial.request(range(20), max_tokens=8), has_stop_strings=True)
+    assert trial.offer(request) is None
+    trial.run()
+    stats = stats_of(trial)
+    assert stats.value(metrics.GENERATION_TOKENS) == 0
+    assert_idle(trial)
+    if word == "gone":
+        assert trial.abort(request.request_id) is None
+    elif word == "none":
+        assert trial.scheduler.finish(request.request_id, 8, trial.now, found_stop=False) is None
+    else:
+        assert trial.stop(request.request_id, 5) is None
+    stats = stats_of(trial)
+    counted = 5 if word == "found" else 8
+    assert stats.value(metrics.GENERATION_TOKENS) == counted
+    assert stats.value(metrics.DISCARDED) == 8 - counted
+    assert stats.histogram(metrics.REQUEST_GENERATION_TOKENS).sum == counted
+    reason = "stop" if word == "found" else "length"
+    assert stats.value(metrics.SUCCESS, finished_reason=reason) == 1
+    trial.abort(request.request_id)
+    assert stats_of(trial).value(metrics.GENERATION_TOKENS) == counted
+    assert_idle(trial)
+
+
 def test_a_stop_while_a_step_runs_discards_what_that_step_gives():
     trial = Trial()
     request = replace(trial.request(range(20), max_tokens=30), has_stop_strings=True)

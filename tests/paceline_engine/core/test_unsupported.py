@@ -8,10 +8,8 @@ from paceline_engine.core.unsupported import refuse_at_start, refuse_change
 CASES = {
     "tensorParallelSize": 2,
     "schedulingPolicy": "Fair",
-    "kvCacheDtype": "FP8",
     "speculativeMethod": "Ngram",
     "speculativeNumTokens": 2,
-    "interTokenTargetMs": 50,
 }
 
 

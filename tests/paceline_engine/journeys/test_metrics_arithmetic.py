@@ -153,6 +153,24 @@ def test_gauges_go_back_to_zero_after_clients_that_went_away(roomy: ServerProces
     assert_nobody_is_left(after)
 
 
+def test_the_shares_of_blocks_add_up_to_one_while_requests_run(roomy: ServerProcess) -> None:
+    pages: list[MetricsPage] = []
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(complete_all, roomy, own_prompts(4), max_tokens=200)
+        while not load.done():
+            pages.append(read(roomy))
+    load.result()
+    busy = [page for page in pages if page.total(metrics.RUNNING)]
+    assert busy
+    assert any(page.total(metrics.BLOCK_SHARES, state="cached") for page in busy)
+    for page in busy:
+        shares = [page.total(metrics.BLOCK_SHARES, state=state) for state in metrics.BLOCK_STATES]
+        assert len(shares) == 3
+        assert shares[0] > 0
+        assert sum(shares) == pytest.approx(1.0)
+        assert page.total(metrics.BLOCK_SHARES) == pytest.approx(1.0), "there is no fourth"
+
+
 def assert_nobody_is_left(page: MetricsPage) -> None:
     for gauge in (metrics.RUNNING, metrics.WAITING, metrics.KV_USAGE, metrics.OLDEST_WAITING):
         assert page.total(gauge) == 0, gauge

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -95,11 +97,9 @@ def chunked_logits(decoder: Decoder, token_ids: list[int], chunks: list[int]) ->
 
 
 @pytest.fixture(scope="module", params=["torch", "cpu"])
-def impl(request: pytest.FixtureRequest) -> str:
-    if request.param == "cpu":
-        reason = ops.cpu_unavailable_reason()
-        if reason is not None:
-            pytest.skip(f"needs the C++ kernels: {reason}")
+def impl(request: pytest.FixtureRequest, leave_out: Callable[[str], NoReturn]) -> str:
+    if request.param == "cpu" and (reason := ops.cpu_unavailable_reason()) is not None:
+        leave_out(f"needs the C++ kernels: {reason}")
     return str(request.param)
 
 
@@ -118,6 +118,7 @@ def test_logits_are_those_of_transformers(name: str, impl: str, tmp_path: Path) 
     torch.testing.assert_close(in_chunks, expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_wrong_window_would_show(tmp_path: Path) -> None:
     model = TinyModel(family="mistral", overrides={"sliding_window": 24})
     wider = dataclasses.replace(model, overrides={"sliding_window": 25})

@@ -24,6 +24,7 @@ def test_a_folder_is_itself_by_path_and_by_url(tmp_path: Path) -> None:
     assert store.resolve(url, cache_dir=tmp_path, progress=quiet) == folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("uri", "reason", "named"),
     [

@@ -29,7 +29,7 @@ def test_bfloat16_products_must_win_at_every_batch_size() -> None:
 @pytest.mark.parametrize("dtype", [DType.AUTO, DType.FLOAT32, DType.BFLOAT16])
 def test_the_setting_decides_what_is_rounded(tmp_path: Path, dtype: DType) -> None:
     if has_bf16_units() and dtype != DType.FLOAT32:
-        pytest.skip("a CPU without bfloat16 units: here a measurement decides")
+        pytest.skip("needs a CPU without bfloat16 units: here a measurement decides")
     choice = choose_kernels(load_config(TinyModel().write(tmp_path)), dtype)
     assert (choice.linear, choice.ops, choice.sampler) == ("cpu", "cpu", "cpu")
     assert choice.linear_dtype == torch.float32

@@ -26,7 +26,7 @@ def test_a_large_cache_holds_no_memory_before_it_is_written(tmp_path: Path, impl
     assert resident_bytes() - before < 32 << 20
     assert len(caches) == config.num_layers
     small = ops.new_kv_cache(2, 16, config.num_kv_heads, config.head_dim, torch.float32, impl=impl)
-    for cache, few in zip(caches[0], small, strict=True):
+    for cache, few in zip(caches[0][:2], small, strict=True):
         assert cache.shape == (num_blocks, 16, config.num_kv_heads, config.head_dim)
         assert cache.stride() == few.stride()
         assert not cache[num_blocks - 1].any()

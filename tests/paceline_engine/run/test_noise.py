@@ -14,6 +14,7 @@ def keys_of(seeds: range, position: int = 0) -> np.ndarray:
     return position_keys(requests, np.full(len(requests), position))
 
 
+@pytest.mark.slow
 def test_chosen_tokens_have_the_noise_of_the_whole_vocabulary() -> None:
     keys = keys_of(range(4))
     ids = torch.tensor([[3, 999], [0, 5], [7, 7], [500, 2]])

@@ -63,6 +63,7 @@ def test_a_change_that_pods_are_not_made_of_replaces_none(fields: dict[str, Any]
     assert not moved(settled(), spec_of(**fields))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", L3, ids=json.dumps)
 def test_a_change_that_pods_are_made_of_replaces_them(fields: dict[str, Any]) -> None:
     assert moved(settled(), spec_of(**fields))

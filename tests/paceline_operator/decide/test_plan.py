@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline_crds import crd
 from paceline_operator.decide import plan as planning
 from paceline_operator.decide.actions import Apply, Delete, Event, WriteStatus
 from paceline_operator.decide.observed import Config, Inputs, Observed, WriteFailure
@@ -200,6 +201,17 @@ def test_a_kind_that_the_cluster_does_not_know_is_not_written_but_told() -> None
     world.edit(spec_of())
     world.settle()
     assert world.store.of_kind("InferencePool") == []
+
+
+def test_a_definition_older_than_the_operator_is_told_and_its_upgrade_noticed() -> None:
+    world = World(spec_of())
+    world.config = Config(schema_version=0)
+    world.settle()
+    assert world.condition("Degraded") == ("True", "DefinitionOlder")
+    for version in (crd.SCHEMA_VERSION, crd.SCHEMA_VERSION + 1, None):
+        world.config = Config(schema_version=version)
+        world.settle()
+        assert world.condition("Degraded") == ("False", "AsExpected")
 
 
 def test_a_budget_is_lowered_before_a_scale_down_and_raised_once_pods_serve() -> None:

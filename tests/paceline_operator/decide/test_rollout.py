@@ -36,6 +36,7 @@ def hash_now(world: World) -> str:
     return str(world.status["wantedHash"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["Auto", "Surge"])
 def test_a_surge_never_serves_with_fewer_pods_and_adds_one_at_a_time(strategy: str) -> None:
     world = settled(replicas=3)
@@ -46,6 +47,7 @@ def test_a_surge_never_serves_with_fewer_pods_and_adds_one_at_a_time(strategy: s
     assert len(world.pods(hash_now(world))) == 3
 
 
+@pytest.mark.slow
 def test_in_place_ends_the_old_pod_before_the_new_one_is_made() -> None:
     world = settled(replicas=2)
     world.edit(spec_of(replicas=2, maxModelLen=256, rollout={"strategy": "InPlace"}))
@@ -54,6 +56,7 @@ def test_in_place_ends_the_old_pod_before_the_new_one_is_made() -> None:
     assert len(world.pods(hash_now(world))) == 2
 
 
+@pytest.mark.slow
 def test_auto_rolls_out_in_place_where_no_device_is_spare() -> None:
     world = settled(gpus_free=2, replicas=2, resources={"gpus": 1})
     assert world.condition("Ready")[0] == "True"
@@ -64,6 +67,7 @@ def test_auto_rolls_out_in_place_where_no_device_is_spare() -> None:
     assert world.condition("Ready") == ("True", "AllPodsReady")
 
 
+@pytest.mark.slow
 def test_surge_without_room_is_told_at_once_and_is_false_after_the_deadline() -> None:
     rollout = {"strategy": "Surge", "progressDeadline": "2m"}
     world = settled(gpus_free=1, replicas=1, resources={"gpus": 1}, rollout=rollout)
@@ -107,6 +111,7 @@ def test_a_revert_in_mid_rollout_keeps_the_pods_of_the_newly_wanted_template() -
     assert kept <= before
 
 
+@pytest.mark.slow
 def test_a_crash_loop_stops_growing_and_old_pods_serve_on() -> None:
     world = settled(replicas=4)
     world.breaks = lambda arguments: (
@@ -153,6 +158,7 @@ def test_a_pod_that_leaves_is_marked_then_drained_then_let_go() -> None:
     assert steps == ["AnnotatePod", "DrainPod", "Apply"]
 
 
+@pytest.mark.slow
 def test_a_busy_pod_is_waited_for_up_to_the_idle_timeout() -> None:
     rollout = {"strategy": "InPlace", "idleTimeout": "1m"}
     world = settled(replicas=1, rollout=rollout)
@@ -175,6 +181,7 @@ def test_without_waiting_for_idle_the_drain_begins_at_once() -> None:
     assert {"Serving", "Draining"} == {engine.drain_phase for engine in world.engines.values()}
 
 
+@pytest.mark.slow
 def test_a_drain_that_never_ends_is_left_to_sigterm_after_its_time() -> None:
     drain = {"preStopSeconds": 1, "shutdownTimeoutSeconds": 20}
     world = World({**spec_of(replicas=2, rollout={"waitForIdle": False}), "drain": drain})
@@ -201,6 +208,7 @@ def test_a_marked_pod_that_is_wanted_again_loses_its_mark() -> None:
     assert len(world.engines) == 2
 
 
+@pytest.mark.slow
 def test_a_drained_pod_that_is_wanted_again_is_replaced() -> None:
     world = settled(replicas=2)
     name = min(world.engines)
@@ -221,6 +229,7 @@ def test_scaling_to_zero_drains_the_last_pod_and_is_ready() -> None:
     assert "DrainPod" in " ".join(world.journal)
 
 
+@pytest.mark.slow
 def test_a_scaler_never_sees_both_sides_of_a_surge() -> None:
     world = settled(replicas=3)
     world.edit(spec_of(replicas=3, maxModelLen=256))
@@ -228,6 +237,7 @@ def test_a_scaler_never_sees_both_sides_of_a_surge() -> None:
     assert world.status["selector"] == "paceline.dev/deployment=demo"
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_be_reached_does_not_block_the_rollout() -> None:
     world = settled(replicas=1)
     for engine in world.engines.values():
@@ -238,6 +248,7 @@ def test_an_engine_that_cannot_be_reached_does_not_block_the_rollout() -> None:
     assert len(world.pods()) == 1
 
 
+@pytest.mark.slow
 def test_stock_vllm_pods_are_replaced_without_a_drain_of_ours() -> None:
     spec = {**spec_of(replicas=1), "model": {"uri": "hf://a/b"}, "runtime": "VLLM"}
     world = World(spec, load_s=1.0)

@@ -261,6 +261,7 @@ def test_a_pod_monitor_can_be_turned_off_and_labelled() -> None:
     assert monitor["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["interval"] == "5s"
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     spec=st.fixed_dictionaries(

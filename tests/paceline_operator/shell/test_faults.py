@@ -97,6 +97,7 @@ def test_a_life_survives_writes_that_fail(
     assert live_through(rig) == undisturbed[0]
 
 
+@pytest.mark.slow
 def test_a_second_look_writes_nothing(key_file: Path) -> None:
     rig = make(key_file)
     rig.settle()
@@ -106,6 +107,7 @@ def test_a_second_look_writes_nothing(key_file: Path) -> None:
     assert rig.num_writes == before
 
 
+@pytest.mark.slow
 def test_a_write_that_is_forbidden_again_becomes_a_condition_and_heals(key_file: Path) -> None:
     rig = make(key_file)
     rig.api.faults = lambda request: (

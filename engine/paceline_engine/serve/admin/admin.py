@@ -18,9 +18,10 @@ from paceline_engine.serve.admin.admin_token import AdminTokens
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.error_types import error_type
-from paceline_engine.serve.step.engine_client import EngineClient, EngineGone
+from paceline_engine.serve.step.engine_client import EngineClient, EngineGone, EngineInfo
 
 MAX_PROPAGATION_S = 3600.0
+_AS_RECORDING = 'attachment; filename="recording.json"'
 
 
 def create_admin_app(
@@ -41,9 +42,16 @@ def create_admin_app(
         clock: monotonic seconds.
     """
     app = FastAPI(title="Paceline admin", docs_url=None, redoc_url=None)
-    tokens = AdminTokens(config)
     _answer_errors_as_objects(app)
+    _ask_for_token(app, AdminTokens(config))
+    _add_status(app, client, config, drain, clock)
+    _add_settings(app, client)
+    _add_drain(app, config, drain, on_drain, clock)
+    _add_insight(app, client)
+    return app
 
+
+def _ask_for_token(app: FastAPI, tokens: AdminTokens) -> None:
     @app.middleware("http")
     async def ask_for_token(
         request: Request, call_next: Callable[[Request], Awaitable[Response]]
@@ -60,12 +68,19 @@ def create_admin_app(
                 return answer
         return await call_next(request)
 
+
+def _add_status(
+    app: FastAPI,
+    client: EngineClient,
+    config: ServeConfig,
+    drain: Drain,
+    clock: Callable[[], float],
+) -> None:
     @app.get(routes.ADMIN_STATUS)
     async def status() -> dict[str, Any]:
         """Whether this engine is ready, what it serves and with which settings."""
         live = health.alive(client.startup, client.heartbeat, clock(), config.min_hang_s)
         ready = health.ready(live, client.startup, drain)
-        info = client.info
         body: dict[str, Any] = {
             "ready": ready.ok,
             "live": live.ok,
@@ -77,24 +92,32 @@ def create_admin_app(
             "drain": {"phase": drain.phase.value, "secondsLeft": drain.seconds_left(clock())},
             "secondsByPhase": dict(client.startup.seconds_by_phase),
         }
+        info = client.info
         if info is not None and client.startup.phase == "Ready":
             state = await client.settings()
-            body |= {
-                "revision": state.revision,
-                "generation": state.generation,
-                "modelRevision": info.revision,
-                "capacity": {
-                    "kvBlocks": info.num_blocks - 1,
-                    "kvTokens": (info.num_blocks - 1) * info.block_size,
-                    "maxModelLen": info.max_model_len,
-                },
-                "memoryPlan": dict(info.memory_plan),
-                "kernels": dict(info.kernels),
-                "dtype": info.dtype,
-                "kvCacheDtype": info.kv_cache_dtype,
-            }
+            body |= {"revision": state.revision, "generation": state.generation}
+            body |= _loaded(info)
         return body
 
+
+def _loaded(info: EngineInfo) -> dict[str, Any]:
+    """What is known once a model is loaded."""
+    return {
+        "modelRevision": info.revision,
+        "capacity": {
+            "kvBlocks": info.num_blocks - 1,
+            "kvTokens": (info.num_blocks - 1) * info.block_size,
+            "maxModelLen": info.max_model_len,
+        },
+        "memoryPlan": dict(info.memory_plan),
+        "kernels": dict(info.kernels),
+        "dtype": info.dtype,
+        "kvCacheDtype": info.kv_cache_dtype,
+        "kvDivergence": dict(info.kv_divergence),
+    }
+
+
+def _add_settings(app: FastAPI, client: EngineClient) -> None:
     @app.get(routes.ADMIN_SETTINGS)
     async def get_settings() -> dict[str, Any]:
         """The settings in force."""
@@ -122,6 +145,14 @@ def create_admin_app(
             "new": dict(change.new),
         }
 
+
+def _add_drain(
+    app: FastAPI,
+    config: ServeConfig,
+    drain: Drain,
+    on_drain: Callable[[], None],
+    clock: Callable[[], float],
+) -> None:
     @app.post(routes.ADMIN_DRAIN)
     async def post_drain(body: Annotated[dict[str, Any] | None, Body()] = None) -> dict[str, Any]:
         """Begin a drain through both phases: `{"propagation_s": 5}`, or no body."""
@@ -138,6 +169,8 @@ def create_admin_app(
         on_drain()
         return {"phase": drain.phase.value}
 
+
+def _add_insight(app: FastAPI, client: EngineClient) -> None:
     @app.get(routes.ADMIN_REQUESTS)
     async def requests() -> dict[str, Any]:
         """Every request in the engine, with the reason why it waits."""
@@ -152,12 +185,18 @@ def create_admin_app(
         found = await client.steps(limit)
         return flight_recorder.chrome_trace(found) if format == "chrome" else {"steps": found}
 
+    @app.get(routes.ADMIN_RECORDING)
+    async def recording() -> Response:
+        """A download for `paceline sim --replay`: ended requests and steps, no token of any."""
+        state, info, found = await client.settings(), client.info, await client.recording()
+        assert info is not None, "an engine that answers has told what it is"
+        body = flight_recorder.recording(found, info, state)
+        return JSONResponse(body, headers={"Content-Disposition": _AS_RECORDING})
+
     @app.post(routes.ADMIN_RESET_PREFIX_CACHE)
     async def reset_prefix_cache() -> dict[str, Any]:
         """Forget the cached blocks that no request uses."""
         return {"blocks": await client.reset_prefix_cache()}
-
-    return app
 
 
 def _answer_errors_as_objects(app: FastAPI) -> None:

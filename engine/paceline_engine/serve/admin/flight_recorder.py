@@ -1,10 +1,15 @@
-"""The flight recorder on the border: rows of the last steps, and a trace of them."""
+"""The flight recorder on the border: rows of the last steps, a trace of them, a recording."""
 
+import math
 from typing import Any
 
 from pydantic.alias_generators import to_camel
 
+from paceline_engine.core.live_settings import SettingsState
+from paceline_engine.serve.step.engine_client import EngineInfo
+
 MAX_STEPS = 1024
+RECORDING_VERSION = 1
 PARTS = ("plan", "forward", "sample", "apply")
 
 
@@ -39,6 +44,40 @@ def chrome_trace(steps: list[dict[str, Any]]) -> dict[str, Any]:
             events.append({**common, "name": part, "ts": start_us, "dur": duration_us, "tid": 2})
             start_us += duration_us
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def recording(
+    found: dict[str, dict[str, list[Any]]], info: EngineInfo, state: SettingsState
+) -> dict[str, Any]:
+    """A recording as it is downloaded; `sim.recording` reads it.
+
+    Args:
+        found: of `Recorder.recording`.
+        info: what ran.
+        state: its settings. Rows of an older generation ran under others, which are not known.
+    """
+    return {
+        "version": RECORDING_VERSION,
+        "model": info.model,
+        "settings": state.settings.on_border(),
+        "generation": state.generation,
+        "limits": {
+            "numBlocks": info.num_blocks,
+            "blockSize": info.block_size,
+            "maxModelLen": info.max_model_len,
+            "vocabSize": info.vocab_size,
+        },
+    } | {
+        part: {to_camel(name): [_json(value) for value in values] for name, values in rows.items()}
+        for part, rows in found.items()
+    }
+
+
+def _json(value: Any) -> Any:
+    """JSON has no NaN: a moment that never came is null."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else round(value, 6)
+    return value
 
 
 def _rounded(value: Any) -> Any:

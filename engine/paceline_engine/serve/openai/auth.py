@@ -6,12 +6,13 @@ import logging
 import re
 from pathlib import Path
 
+from paceline_crds import routes
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.serve.openai.errors import ApiError
 
 _LOG = logging.getLogger(__name__)
 _HASHED = re.compile(r"([^\s:]{1,128}):([0-9a-fA-F]{64})")
-_FREE = ("/health", "/metrics", "/version")
+_FREE = (routes.HEALTH, routes.METRICS, routes.VERSION)
 
 
 class ApiKeys:
@@ -78,7 +79,7 @@ class Guard:
 
     def __init__(self, keys: ApiKeys | None, *, metrics_require_key: bool = False) -> None:
         self._keys = keys
-        self._free = tuple(p for p in _FREE if p != "/metrics" or not metrics_require_key)
+        self._free = tuple(p for p in _FREE if p != routes.METRICS or not metrics_require_key)
 
     def tenant(self, path: str, authorization: str | None) -> str:
         """The tenant of a request; empty if nobody is asked.

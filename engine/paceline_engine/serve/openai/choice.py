@@ -48,7 +48,7 @@ class Choice:
     Attributes:
         finish_reason: "stop" or "length" once ended well.
         stop_reason: the stop string or stop token id of the body that ended it.
-        found_stop: a stop string that the engine does not know of yet.
+        found_stop: the stop string that ended it.
         failure: how it failed.
         num_output_tokens: tokens that count so far.
     """
@@ -117,8 +117,6 @@ class Choice:
                 )
                 self._offset += len(piece)
             if piece and self._push(piece, parts):
-                if delta.finished is not None:
-                    self.found_stop = None
                 break
         else:
             if delta.finished is not None:
@@ -151,7 +149,6 @@ class Choice:
             return
         rest = self._text.flush()
         if rest and self._push(rest, parts):
-            self.found_stop = None
             return
         parts.append(self._stops.flush())
         self.finish_reason = finished.reason.value

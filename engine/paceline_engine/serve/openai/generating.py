@@ -6,8 +6,9 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from paceline_crds import routes
 from paceline_engine.serve.openai import openapi, validation
-from paceline_engine.serve.openai.border import read_json_body
+from paceline_engine.serve.openai.bodies import read_body
 from paceline_engine.serve.openai.errors import bad_request
 from paceline_engine.serve.openai.launch import Launcher, echoed_prompt
 from paceline_engine.serve.openai.openai_types import ChatBody, CompletionBody, TokenizeBody
@@ -19,13 +20,13 @@ from paceline_engine.serve.text.chat import ChatTemplateFailed
 
 def router(launcher: Launcher) -> APIRouter:
     """The two routes that generate."""
-    routes = APIRouter(tags=["generation"])
+    api = APIRouter(tags=["generation"])
 
-    @routes.post("/v1/chat/completions", **openapi.generating(ChatBody))
+    @api.post(routes.CHAT_COMPLETIONS, **openapi.generating(ChatBody))
     async def chat_completions(http: HttpRequest) -> Response:
         """Continue a chat."""
         arrival_s = time.monotonic()
-        body = validation.parse(ChatBody, await read_json_body(http))
+        body = await read_body(ChatBody, http)
         launcher.served.check_name(body.model)
         headers = validation.check_fields(body, strict=launcher.config.strict)
         validation.check_chat(body)
@@ -43,11 +44,11 @@ def router(launcher: Launcher) -> APIRouter:
         )
         return launcher.launch(http, body, [prompt], loaded, arrival_s=arrival_s, headers=headers)
 
-    @routes.post("/v1/completions", **openapi.generating(CompletionBody))
+    @api.post(routes.COMPLETIONS, **openapi.generating(CompletionBody))
     async def completions(http: HttpRequest) -> Response:
         """Continue texts."""
         arrival_s = time.monotonic()
-        body = validation.parse(CompletionBody, await read_json_body(http))
+        body = await read_body(CompletionBody, http)
         launcher.served.check_name(body.model)
         headers = validation.check_fields(body, strict=launcher.config.strict)
         validation.check_completion(body)
@@ -57,7 +58,7 @@ def router(launcher: Launcher) -> APIRouter:
         ]
         return launcher.launch(http, body, prompts, loaded, arrival_s=arrival_s, headers=headers)
 
-    return routes
+    return api
 
 
 def render_chat(

@@ -71,13 +71,13 @@ class Generation:
 
     def _take(self, choice: Choice, delta: OutputDelta) -> Increment:
         increment = choice.take(delta)
-        if delta.finished is not None:
-            self._open.pop(choice.request.request_id, None)
-        if choice.found_stop is not None and choice.request.request_id in self._open:
-            del self._open[choice.request.request_id]
-            self._client.finish(
-                choice.request.request_id, choice.num_output_tokens, choice.found_stop
-            )
+        request = choice.request
+        if choice.is_done and request.request_id in self._open:
+            del self._open[request.request_id]
+            if request.has_stop_strings and choice.failure is None:
+                self._client.finish(
+                    request.request_id, choice.num_output_tokens, choice.found_stop or ""
+                )
         if choice.failure is not None:
             raise choice.failure
         return increment

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from starlette.requests import Request as HttpRequest
@@ -58,51 +59,87 @@ class Launcher:
             )
         http_id = body.request_id or http.state.request_id
         http.state.request_id = http_id
-        choices: list[Choice] = []
-        for prompt in prompts:
-            params = sampling_params(
-                body,
-                num_prompt_tokens=len(prompt.token_ids),
-                info=loaded.info,
-                tokenizer=loaded.tokenizer,
+        asked = _Asked(http_id, http.state.tenant, arrival_s)
+        choices = [
+            choice
+            for place, prompt in enumerate(prompts)
+            for choice in self._choices_of(
+                prompt, body, loaded, asked, first_index=place * n, is_only=n * len(prompts) == 1
             )
-            for i in range(n):
-                index = len(choices)
-                request = Request(
-                    request_id=next(self.request_ids),
-                    external_id=http_id if n * len(prompts) == 1 else f"{http_id}-{index}",
-                    prompt_token_ids=tuple(prompt.token_ids),
-                    params=dataclasses.replace(params, choice=i),
-                    priority=body.priority or 0,
-                    tenant=http.state.tenant,
-                    cache_salt=body.cache_salt or "",
-                    arrival_s=arrival_s,
-                    has_stop_strings=bool(body.stop),
-                )
-                choices.append(_choice(index, request, body, prompt, loaded))
+        ]
+        answering = self._answering(body, prompts, loaded, http_id)
         is_chat = isinstance(body, ChatBody)
-        options = body.stream_options
-        include_usage = bool(options is not None and options.include_usage)
-        answering = Answering(
-            answer_id=("chatcmpl-" if is_chat else "cmpl-") + http_id,
-            created=int(time.time()),
-            model=self.served.name,
-            vocabulary=loaded.tokenizer.vocabulary,
-            prompts=prompts,
-            choices_per_prompt=n,
-            echo=bool(body.echo),
-            include_usage=include_usage,
-            return_token_ids=bool(body.return_token_ids),
-            num_logprobs=num_logprobs(body),
-            num_prompt_logprobs=body.prompt_logprobs,
-        )
         return GenerationAnswer(
             Generation(self.client, choices),
             ChatForm(answering) if is_chat else CompletionForm(answering),
             is_stream=bool(body.stream),
-            include_usage=include_usage,
+            include_usage=answering.include_usage,
             headers=headers,
         )
+
+    def _choices_of(
+        self,
+        prompt: Prompt,
+        body: ChatBody | CompletionBody,
+        loaded: LoadedText,
+        asked: "_Asked",
+        *,
+        first_index: int,
+        is_only: bool,
+    ) -> Iterator[Choice]:
+        """The `n` choices of one prompt, each with a request of its own."""
+        params = sampling_params(
+            body,
+            num_prompt_tokens=len(prompt.token_ids),
+            info=loaded.info,
+            tokenizer=loaded.tokenizer,
+        )
+        for i in range(body.n or 1):
+            index = first_index + i
+            request = Request(
+                request_id=next(self.request_ids),
+                external_id=asked.http_id if is_only else f"{asked.http_id}-{index}",
+                prompt_token_ids=tuple(prompt.token_ids),
+                params=dataclasses.replace(params, choice=i),
+                priority=body.priority or 0,
+                tenant=asked.tenant,
+                cache_salt=body.cache_salt or "",
+                arrival_s=asked.arrival_s,
+                has_stop_strings=bool(body.stop),
+            )
+            yield _choice(index, request, body, prompt, loaded)
+
+    def _answering(
+        self,
+        body: ChatBody | CompletionBody,
+        prompts: list[Prompt],
+        loaded: LoadedText,
+        http_id: str,
+    ) -> Answering:
+        """What the form of the answer depends on."""
+        options = body.stream_options
+        return Answering(
+            answer_id=("chatcmpl-" if isinstance(body, ChatBody) else "cmpl-") + http_id,
+            created=int(time.time()),
+            model=self.served.name,
+            vocabulary=loaded.tokenizer.vocabulary,
+            prompts=prompts,
+            choices_per_prompt=body.n or 1,
+            echo=bool(body.echo),
+            include_usage=bool(options is not None and options.include_usage),
+            return_token_ids=bool(body.return_token_ids),
+            num_logprobs=num_logprobs(body),
+            num_prompt_logprobs=body.prompt_logprobs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the requests behind one HTTP request share."""
+
+    http_id: str
+    tenant: str
+    arrival_s: float
 
 
 def echoed_prompt(

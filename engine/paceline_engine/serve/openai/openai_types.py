@@ -16,7 +16,7 @@ MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARACTERS = 128
 """Each word is compared at each token, in a step that everybody waits for."""
 
-# Bodies are read in the loop that sends everybody's tokens, so lists end somewhere. Those of token
+# Reading holds up everybody's tokens, so lists end somewhere (see `bodies.py`). Those of token
 # ids end above any window that fits a body; the model's own window and vocabulary come later.
 MAX_TOKEN_IDS = 1 << 20
 MAX_PROMPTS = 1024

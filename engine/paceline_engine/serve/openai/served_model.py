@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline_crds import routes
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.openai.errors import ApiError, unavailable
@@ -43,7 +44,7 @@ class ServedModel:
         if name is not None and name != self.name:
             raise ApiError(
                 404,
-                f"the model {name[:128]!r} is not served here; /v1/models lists {self.name!r}",
+                f"the model {name[:128]!r} is not served here; {routes.MODELS} lists {self.name!r}",
                 param="model",
                 code="model_not_found",
             )

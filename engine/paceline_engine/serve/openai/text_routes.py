@@ -10,11 +10,12 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from paceline_crds import routes
 from paceline_engine.serve import metrics
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai import openapi, validation
-from paceline_engine.serve.openai.border import read_json_body
+from paceline_engine.serve.openai.bodies import read_body
 from paceline_engine.serve.openai.errors import bad_request
 from paceline_engine.serve.openai.generating import render_chat
 from paceline_engine.serve.openai.openai_types import DetokenizeBody, TokenizeBody
@@ -27,8 +28,21 @@ def router(
     client: EngineClient, config: ServeConfig, served: ServedModel, drain: Drain
 ) -> APIRouter:
     """Routes that need no generation."""
-    routes = APIRouter(tags=["text"])
+    api = APIRouter(tags=["text"])
+    _add_models(api, client, served)
+    _add_metrics(api, client, served, drain)
+    _add_tokenize(api, config, served)
+    _add_detokenize(api, config, served)
 
+    @api.get(routes.VERSION)
+    async def version() -> JSONResponse:
+        """The release that runs here."""
+        return JSONResponse({"version": paceline_version()})
+
+    return api
+
+
+def _add_models(api: APIRouter, client: EngineClient, served: ServedModel) -> None:
     def described() -> dict[str, Any]:
         info = client.info
         return {
@@ -41,23 +55,20 @@ def router(
             "max_model_len": None if info is None else info.max_model_len,
         }
 
-    @routes.get("/v1/models", responses=openapi.errors(401))
+    @api.get(routes.MODELS, responses=openapi.errors(401))
     async def models() -> JSONResponse:
         """The one model that is served."""
         return JSONResponse({"object": "list", "data": [described()]})
 
-    @routes.get("/v1/models/{model:path}", responses=openapi.errors(401, 404))
+    @api.get(f"{routes.MODELS}/{{model:path}}", responses=openapi.errors(401, 404))
     async def model_by_name(model: str) -> JSONResponse:
         """The model, if it has this name."""
         served.check_name(model)
         return JSONResponse(described())
 
-    @routes.get("/version")
-    async def version() -> JSONResponse:
-        """The release that runs here."""
-        return JSONResponse({"version": paceline_version()})
 
-    @routes.get("/metrics", response_class=PlainTextResponse, responses=openapi.errors(401))
+def _add_metrics(api: APIRouter, client: EngineClient, served: ServedModel, drain: Drain) -> None:
+    @api.get(routes.METRICS, response_class=PlainTextResponse, responses=openapi.errors(401))
     async def page() -> Response:
         """Prometheus metrics, under vLLM's names and our own."""
         facts = metrics.ServingFacts(
@@ -70,10 +81,12 @@ def router(
             metrics.render(client.stats, facts), headers={"content-type": metrics.CONTENT_TYPE}
         )
 
-    @routes.post("/tokenize", **openapi.taking(TokenizeBody))
+
+def _add_tokenize(api: APIRouter, config: ServeConfig, served: ServedModel) -> None:
+    @api.post(routes.TOKENIZE, **openapi.taking(TokenizeBody))
     async def tokenize(http: HttpRequest) -> JSONResponse:
         """Tokens of a prompt, or of a chat as the chat template writes it."""
-        body = validation.parse(TokenizeBody, await read_json_body(http))
+        body = await read_body(TokenizeBody, http)
         served.check_name(body.model)
         headers = validation.check_fields(body, strict=config.strict)
         if (body.prompt is None) == (body.messages is None):
@@ -98,10 +111,12 @@ def router(
             answer["token_strs"] = [vocabulary.name_of(token_id) for token_id in token_ids]
         return JSONResponse(answer, headers=headers)
 
-    @routes.post("/detokenize", **openapi.taking(DetokenizeBody))
+
+def _add_detokenize(api: APIRouter, config: ServeConfig, served: ServedModel) -> None:
+    @api.post(routes.DETOKENIZE, **openapi.taking(DetokenizeBody))
     async def detokenize(http: HttpRequest) -> JSONResponse:
         """The text of tokens."""
-        body = validation.parse(DetokenizeBody, await read_json_body(http))
+        body = await read_body(DetokenizeBody, http)
         served.check_name(body.model)
         headers = validation.check_fields(body, strict=config.strict)
         loaded = await served.text()
@@ -114,8 +129,6 @@ def router(
             skip_special_tokens=bool(body.skip_special_tokens),
         )
         return JSONResponse({"prompt": text}, headers=headers)
-
-    return routes
 
 
 def paceline_version() -> str:

@@ -156,6 +156,11 @@ def check_token_ids(name: str, token_ids: list[int], vocab_size: int) -> None:
         )
 
 
+def too_long(param: str, limit: int, found: str) -> ApiError:
+    """The refusal of a list with too many entries."""
+    return bad_request(f"{param}: at most {limit} entries are accepted, got {found}", param)
+
+
 def _check_shared(body: ChatBody | CompletionBody, max_tokens: int | None) -> None:
     if max_tokens is not None and (body.min_tokens or 0) > max_tokens:
         raise bad_request(
@@ -236,7 +241,7 @@ def _too_long(error: ErrorDetails) -> ApiError:
     found = f"{got} or more" if got is not None else "more"
     if isinstance(error["input"], list | dict):
         found = str(len(error["input"]))
-    return bad_request(f"{param}: at most {limit} entries are accepted, got {found}", param)
+    return too_long(param, limit, found)
 
 
 def _shown(value: Any) -> str:

@@ -31,6 +31,11 @@ class LoadedRunner(StepRunner, Protocol):
         """As in `EngineInfo`."""
         ...
 
+    @property
+    def kv_divergence(self) -> Mapping[str, float]:
+        """As in `EngineInfo`."""
+        ...
+
 
 def assemble(
     runner: LoadedRunner,
@@ -55,7 +60,7 @@ def assemble(
     """
     settings = settings or runner.settings
     recorder = Recorder(settings, runner.limits)
-    recorder.startup(seconds_by_phase or {})
+    recorder.startup(seconds_by_phase or {}, runner.kv_divergence)
     recorder.settings_applied(settings, generation=0, revision=revision)
     scheduler = Scheduler(settings, runner.limits, recorder)
     book = SettingsBook(settings, revision=revision)
@@ -78,4 +83,5 @@ def engine_info(runner: LoadedRunner, *, model: str, model_dir: Path, revision: 
         kv_cache_dtype=runner.settings.kv_cache_dtype.value,
         memory_plan=dict(runner.memory_plan),
         kernels=dict(runner.kernels),
+        kv_divergence=dict(runner.kv_divergence),
     )

@@ -84,6 +84,8 @@ class EngineInfo:
         eos_token_ids: the model's own end tokens.
         memory_plan: name -> bytes or counts, for people and for status.
         kernels: operation -> implementation in use.
+        kv_divergence: measure -> value, of logits with an FP8 KV cache from those with a full one;
+            empty for a full one.
     """
 
     model: str
@@ -98,6 +100,7 @@ class EngineInfo:
     kv_cache_dtype: str
     memory_plan: Mapping[str, int] = field(default_factory=dict)
     kernels: Mapping[str, str] = field(default_factory=dict)
+    kv_divergence: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +174,11 @@ class EngineClient(Protocol):
         ...
 
     def finish(self, request_id: int, num_output_tokens: int, stop: str) -> None:
-        """A stop string was found: the request ends with STOP after so many output tokens."""
+        """So many output tokens of a request with stop strings count.
+
+        Called once for each that is not aborted: when `stop` was found, which ends it if it has
+        not ended, or with an empty `stop` when it has ended without one.
+        """
         ...
 
     async def settings(self) -> SettingsState:
@@ -194,6 +201,10 @@ class EngineClient(Protocol):
 
     async def steps(self, limit: int) -> list[dict[str, Any]]:
         """The flight recorder: the last steps, oldest first."""
+        ...
+
+    async def recording(self) -> dict[str, dict[str, list[Any]]]:
+        """All that is kept of steps and ended requests, as columns (`Recorder.recording`)."""
         ...
 
     async def reset_prefix_cache(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from paceline_engine.core import step_features
 from paceline_engine.core.errors import EngineError, SettingRefused
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.live_settings import SettingsBook
@@ -20,7 +21,6 @@ from paceline_engine.core.request import Finished, Refusal
 from paceline_engine.core.scheduler import Scheduler
 from paceline_engine.core.stats import Recorder
 from paceline_engine.core.step_record import StepRecord
-from paceline_engine.core.step_time import StepTimeModel
 from paceline_engine.serve.admin import flight_recorder
 from paceline_engine.serve.step.engine_client import Heartbeat
 from paceline_engine.serve.step.messages import (
@@ -67,6 +67,10 @@ class StepRunner(Protocol):
         """The tokens of the last plan."""
         ...
 
+    def rest(self) -> bool:
+        """Do a piece of work that may wait, since no request is there; whether more is left."""
+        ...
+
 
 class StepLoop:
     """Drives one scheduler and one runner.
@@ -95,13 +99,14 @@ class StepLoop:
         self._clock = clock
         self._publish = publish
         self._beat = beat
-        self._times = StepTimeModel()
+        self._step_ended: float | None = None  # the last one, if nothing but it led to the next
         self._num_failures = 0
         self._accepted: list[int] = []
         self._refused: list[tuple[int, Refusal]] = []
         self._finished: list[Finished] = []
         self._is_stats_stale = True
         self._has_ended_some = True
+        self._has_spare_work = True
         self._stats_at_s = clock()
         self.heartbeat = Heartbeat(
             last_progress_s=self._stats_at_s, has_work=False, predicted_step_s=0.0
@@ -121,8 +126,12 @@ class StepLoop:
                 self._is_stats_stale = True
             case Abort(request_id=request_id):
                 self._end(self._scheduler.abort(request_id, now))
-            case Finish(request_id=request_id, num_output_tokens=num_output_tokens):
-                self._end(self._scheduler.finish(request_id, num_output_tokens, now))
+                self._has_ended_some = True
+            case Finish(request_id=request_id, num_output_tokens=num_tokens, stop=stop):
+                self._end(
+                    self._scheduler.finish(request_id, num_tokens, now, found_stop=bool(stop))
+                )
+                self._has_ended_some = True
             case Patch():
                 self._publish(self._patch(message))
             case Ask(call_id=call_id, what=what, limit=limit):
@@ -150,14 +159,16 @@ class StepLoop:
         """After a turn that computed nothing: how long to wait for a message; None = for ever."""
         if self._scheduler.has_work:
             return BLOCKED_WAIT_S
+        if self._has_spare_work:
+            return 0.0
         if self._is_stats_stale:
             return max(0.0, self._stats_at_s + STATS_EVERY_S - self._clock())
         return None
 
     def _step(self, plan: StepPlan, started: float) -> None:
-        prefill_tokens, decode_tokens = _tokens_by_kind(plan)
+        sizes = step_features.of(plan)
         planned = self._clock()
-        predicted_ms = self._times.predict_ms(prefill_tokens, decode_tokens)
+        predicted_ms = self._scheduler.predict_ms(sizes)
         self._beat_work(planned, predicted_ms)
         try:
             self._runner.forward(plan)
@@ -170,7 +181,9 @@ class StepLoop:
         outputs = self._scheduler.apply(result, sampled)
         applied = self._clock()
         self._num_failures = 0
-        self._times.observe(prefill_tokens, decode_tokens, (sampled - planned) * 1e3)
+        since = started if self._step_ended is None else self._step_ended
+        self._scheduler.learn(sizes, (applied - since) * 1e3)
+        self._step_ended = applied
         self._recorder.loop_time("schedule", planned - started)
         self._recorder.loop_time("apply", applied - sampled)
         record = self._recorder.last_step
@@ -190,8 +203,9 @@ class StepLoop:
     def _fail(self, plan: StepPlan, planned: float, error: Exception) -> None:
         """Take a failed step back; end its requests when trying again did not help."""
         now = self._clock()
+        self._step_ended = None
         why = f"{type(error).__name__}: {error}"
-        prefill_tokens, decode_tokens = _tokens_by_kind(plan)
+        sizes = step_features.of(plan)
         self._recorder.step_failed(
             StepRecord(
                 step_id=plan.step_id,
@@ -199,8 +213,8 @@ class StepLoop:
                 applied_s=now,
                 budget_tokens=0,
                 num_rows=len(plan.slots),
-                num_prefill_tokens=prefill_tokens,
-                num_decode_tokens=decode_tokens,
+                num_prefill_tokens=sizes.num_prefill_tokens,
+                num_decode_tokens=sizes.num_decode_tokens,
                 forward_ms=(now - planned) * 1e3,
                 error=why,
             )
@@ -218,10 +232,12 @@ class StepLoop:
             raise DeviceBroken(f"{self._num_failures} steps failed in a row, the last with {why}")
 
     def _rest(self, now: float) -> None:
+        self._step_ended = None
         if not self._scheduler.has_work:
             if self.heartbeat.has_work:
                 self._has_ended_some = True  # idle begins: gauges are read as they are now
             self._set_heartbeat(Heartbeat(last_progress_s=now, has_work=False, predicted_step_s=0))
+            self._has_spare_work = self._has_spare_work and self._runner.rest()
         elif not self.heartbeat.has_work:
             self._beat_work(now, 0.0)
         self._publish_turn(None, now)
@@ -257,6 +273,8 @@ class StepLoop:
                 return flight_recorder.rows(self._scheduler.describe(now))
             case "steps":
                 return flight_recorder.rows(self._recorder.steps(limit))
+            case "recording":
+                return self._recorder.recording()
             case "reset_prefix_cache":
                 return self._scheduler.reset_prefix_cache()
         raise AssertionError(f"unknown question {what!r}")
@@ -310,11 +328,3 @@ _NO_OUTPUTS = StepOutputs(
     request_ids=np.empty(0, dtype=np.int64),
     tokens=np.empty((0, 1), dtype=np.int32),
 )
-
-
-def _tokens_by_kind(plan: StepPlan) -> tuple[int, int]:
-    """Prompt tokens, and output tokens with their drafts."""
-    num_known = plan.num_tokens - plan.num_drafts
-    num_decodes = int((plan.samples & (num_known == 1)).sum())
-    num_drafts = int(plan.num_drafts.sum())
-    return plan.total_tokens - num_decodes - num_drafts, num_decodes + num_drafts

@@ -63,6 +63,7 @@ class MessageClient:
         self._clock = clock
         self._gone: str | None = None
         self._streams: dict[int, RequestStream] = {}
+        self._unsettled: set[int] = set()  # have stop strings; the engine was not told what counts
         self._acks: dict[int, tuple[asyncio.Future[None], float]] = {}
         self._calls: dict[int, tuple[asyncio.Future[Any], float]] = {}
         self._num_calls = 0
@@ -91,11 +92,14 @@ class MessageClient:
         stream = RequestStream(request.request_id, len(request.prompt_token_ids))
         ack = asyncio.get_running_loop().create_future()
         self._streams[request.request_id] = stream
+        if request.has_stop_strings:
+            self._unsettled.add(request.request_id)
         self._acks[request.request_id] = ack, self._clock()
         try:
             self._post(Submit(request))
         except Exception:
             del self._streams[request.request_id], self._acks[request.request_id]
+            self._unsettled.discard(request.request_id)
             raise
         try:
             await ack
@@ -106,13 +110,20 @@ class MessageClient:
 
     def abort(self, request_id: int) -> None:
         """The client went away; see `EngineClient.abort`."""
-        if request_id in self._streams and self._gone is None:
+        if self._is_known(request_id):
+            self._unsettled.discard(request_id)
             self._post(Abort(request_id))
 
     def finish(self, request_id: int, num_output_tokens: int, stop: str) -> None:
-        """A stop string was found; see `EngineClient.finish`."""
-        if request_id in self._streams and self._gone is None:
+        """A stop string was found, or none; see `EngineClient.finish`."""
+        if self._is_known(request_id):
+            self._unsettled.discard(request_id)
             self._post(Finish(request_id, num_output_tokens, stop))
+
+    def _is_known(self, request_id: int) -> bool:
+        """Whether the engine still has something of a request."""
+        is_there = request_id in self._streams or request_id in self._unsettled
+        return is_there and self._gone is None
 
     async def settings(self) -> SettingsState:
         """The settings in force."""
@@ -138,6 +149,13 @@ class MessageClient:
     async def steps(self, limit: int) -> list[dict[str, Any]]:
         """The last steps, oldest first."""
         found: list[dict[str, Any]] = await self._call(lambda call_id: Ask(call_id, "steps", limit))
+        return found
+
+    async def recording(self) -> dict[str, dict[str, list[Any]]]:
+        """All that is kept of steps and ended requests, as columns."""
+        found: dict[str, dict[str, list[Any]]] = await self._call(
+            lambda call_id: Ask(call_id, "recording")
+        )
         return found
 
     async def reset_prefix_cache(self) -> int:
@@ -187,6 +205,7 @@ class MessageClient:
         self._acks.clear()
         self._calls.clear()
         self._streams.clear()
+        self._unsettled.clear()
 
     def receive(self, message: FromEngine) -> None:
         """Take one message of the loop."""
@@ -216,6 +235,7 @@ class MessageClient:
                 ack.set_result(None)
         for request_id, refusal in turn.refused:
             self._streams.pop(request_id, None)
+            self._unsettled.discard(request_id)
             ack, _ = self._acks.pop(request_id)
             if not ack.done():
                 ack.set_exception(RequestRefused(refusal))

@@ -26,7 +26,8 @@ class Start(msgspec.Struct, tag=True, array_like=True, frozen=True):
     Attributes:
         model: URI; model_dir: its folder, empty when the step process has to resolve the URI.
         cache_dir: where fetched models are kept, empty for the store's own default.
-        settings: camelCase names and JSON values; settings_revision: their writer's revision.
+        settings: camelCase names and JSON values of those that were set; the device decides on
+            the rest. settings_revision: their writer's revision.
         settings_file: live settings to lay over them once loaded, empty for none.
         runner_factory: `module:name` of what makes the runner.
     """
@@ -56,7 +57,7 @@ class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Finish(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """A stop string was found: the request ends after so many output tokens."""
+    """The request ends after so many output tokens: at a stop string, or (empty) it had ended."""
 
     request_id: int
     num_output_tokens: int
@@ -72,7 +73,7 @@ class Patch(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Ask(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """A question to the loop: `settings`, `requests`, `steps` or `reset_prefix_cache`."""
+    """A question: `settings`, `requests`, `steps`, `recording` or `reset_prefix_cache`."""
 
     call_id: int
     what: str

@@ -96,11 +96,6 @@ class RequestStream:
         self._gone = message
         self._wake()
 
-    @property
-    def num_pending_tokens(self) -> int:
-        """Tokens that came and were not read yet."""
-        return len(self._tokens)
-
     def _wake(self) -> None:
         self._has_news = True
         if self._waiter is not None and not self._waiter.done():

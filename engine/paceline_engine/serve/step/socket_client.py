@@ -126,7 +126,7 @@ class SocketEngineClient(MessageClient):
             model_name=config.model_name,
             revision=config.revision,
             cache_dir="" if config.cache_dir is None else str(config.cache_dir),
-            settings=config.settings.on_border(),
+            settings=config.settings.written_on_border(),
             settings_revision=config.settings_revision,
             settings_file="" if config.settings_file is None else str(config.settings_file),
             runner_factory=config.runner_factory,

@@ -42,6 +42,7 @@ _PHASES = {
     "config": "Loading",
     "weights": "Loading",
     "kernels": "Measuring",
+    "kv_scales": "Measuring",
     "kv_cache": "Planning",
     "ready": "Planning",
 }

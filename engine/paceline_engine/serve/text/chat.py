@@ -13,6 +13,7 @@ import jinja2.nodes
 import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from paceline_crds import routes
 from paceline_engine.core.errors import EngineError
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
@@ -126,7 +127,7 @@ class ChatTemplate:
         source = chat_template if chat_template is not None else self.source
         if source is None:
             raise ChatTemplateFailed(
-                "this model has no chat template; use /v1/completions or send chat_template"
+                f"this model has no chat template; use {routes.COMPLETIONS} or send chat_template"
             )
         plain = [_with_plain_content(message) for message in messages]
         names: dict[str, Any] = {

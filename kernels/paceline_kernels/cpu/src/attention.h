@@ -9,96 +9,17 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
-#include <memory>
 #include <vector>
 
+#include "attention_plan.h"
 #include "pool.h"
 #include "vec.h"
 
 namespace paceline {
 
-// Mirrored by the ctypes structure of the same name.
-struct AttentionArgs {
-  const float* q;
-  float* out;
-  const uint8_t* k_cache;
-  const uint8_t* v_cache;
-  const int32_t* block_tables;
-  const int32_t* cu_seqlens_q;
-  const int32_t* seq_lens;
-  int64_t q_stride, out_stride, table_stride;
-  int32_t rows, heads, kv_heads, head_dim, block_size, format;
-  int32_t window;  // 0: none
-  float scale;
-  float cap;  // 0: none
-};
-
-struct Item {
-  int row, kv_head, query, num_queries;  // queries counted within the row
-  int begin, end;                        // positions of the context
-  int part, num_parts, group;
-};
-
-constexpr int kTileRows = 48;      // query heads x queries of one item
-constexpr int kTileTokens = 64;    // context tokens scored at a time (at least one block)
-constexpr int kMinPart = 128;      // context tokens of a part, at least
+constexpr int kTileTokens = 64;  // context tokens scored at a time (at least one block)
 constexpr float kNone = -std::numeric_limits<float>::infinity();
-
-struct AttentionPlan {
-  std::vector<Item> items;
-  std::vector<float> parts;  // [group][part][rows * (head_dim + 2)]
-  std::vector<int64_t> part_at;
-  std::unique_ptr<std::atomic<int>[]> open_parts;
-  int num_groups = 0;
-
-  void build(const AttentionArgs& a, int num_threads) {
-    items.clear();
-    part_at.clear();
-    int group_heads = a.heads / a.kv_heads, step = std::max(1, kTileRows / group_heads);
-    int64_t num_items = 0, size = 0;
-    for (int row = 0; row < a.rows; row++) {
-      int n = a.cu_seqlens_q[row + 1] - a.cu_seqlens_q[row];
-      num_items += int64_t((n + step - 1) / step) * a.kv_heads;
-    }
-    int wanted = num_threads == 1 ? 1 : int((4 * num_threads + num_items - 1) / std::max<int64_t>(1, num_items));
-    for (int row = 0; row < a.rows; row++) {
-      int n = a.cu_seqlens_q[row + 1] - a.cu_seqlens_q[row], past = a.seq_lens[row] - n;
-      for (int query = 0; query < n; query += step) {
-        int count = std::min(step, n - query), end = past + query + count;
-        int begin = a.window > 0 ? std::max(0, past + query - a.window + 1) : 0;
-        int num_parts = std::max(1, std::min(wanted, (end - begin) / kMinPart));
-        int length = (end - begin + num_parts - 1) / num_parts;
-        length = (length + a.block_size - 1) / a.block_size * a.block_size;
-        num_parts = (end - begin + length - 1) / length;
-        for (int head = 0; head < a.kv_heads; head++) {
-          int group = int(part_at.size());
-          part_at.push_back(size);
-          if (num_parts > 1) size += int64_t(num_parts) * count * group_heads * (a.head_dim + 2);
-          for (int part = 0; part < num_parts; part++)
-            items.push_back({row, head, query, count, begin + part * length,
-                             std::min(end, begin + (part + 1) * length), part, num_parts, group});
-        }
-      }
-    }
-    if (int64_t(parts.size()) < size) parts.resize(size);
-    if (int(part_at.size()) > num_groups) {
-      num_groups = int(part_at.size());
-      open_parts.reset(new std::atomic<int>[num_groups]);
-    }
-    std::stable_sort(items.begin(), items.end(), [](const Item& x, const Item& y) {
-      return int64_t(x.end - x.begin) * x.num_queries > int64_t(y.end - y.begin) * y.num_queries;
-    });
-  }
-
-  // Before each run of the plan.
-  void open() {
-    for (const Item& item : items)
-      if (item.num_parts > 1 && item.part == 0)
-        open_parts[item.group].store(item.num_parts, std::memory_order_relaxed);
-  }
-};
 
 // scores[i][j] = q row i . key j of one block, for NV vectors of keys from column `at`.
 template <int L, int F, int MR, int NV>
@@ -236,8 +157,12 @@ inline float* out_row(const AttentionArgs& a, const Item& item, int i) {
          int64_t(item.kv_head * group_heads + i % group_heads) * a.head_dim;
 }
 
+// What a head's keys, or values, are multiplied by after load_as.
+inline float unit(const float* scales, int head) { return scales ? scales[head] * kFP8Unit : 1.0f; }
+
 inline void merge_parts(const AttentionArgs& a, const Item& item, const float* parts, int rows) {
   const int d = a.head_dim;
+  const float v_unit = unit(a.v_scale, item.kv_head);
   const int64_t part_size = int64_t(rows) * (d + 2);
   for (int i = 0; i < rows; i++) {
     float top = kNone, total = 0;
@@ -253,7 +178,7 @@ inline void merge_parts(const AttentionArgs& a, const Item& item, const float* p
       total += run[1] * factor;
       for (int j = 0; j < d; j++) to[j] += from[i * d + j] * factor;
     }
-    for (int j = 0; j < d; j++) to[j] /= total;
+    for (int j = 0; j < d; j++) to[j] = to[j] / total * v_unit;
   }
 }
 
@@ -267,22 +192,56 @@ inline void merge_parts(const AttentionArgs& a, const Item& item, const float* p
     default: CALL(6); break;          \
   }
 
+// Rows of scores for one block, and the mix of one tile, six rows at a time.
+template <int L, int F>
+inline void score_rows(const float* q, int rows, int d, const uint8_t* keys, int block_size,
+                       float* scores, int stride) {
+  for (int i = 0; i < rows; i += 6) {
+#define PACELINE_SCORE(MR) \
+  score_block<L, F, MR>(q + i * d, d, keys, block_size, scores + i * stride, stride)
+    PACELINE_BY_ROWS(rows - i, PACELINE_SCORE)
+#undef PACELINE_SCORE
+  }
+}
+
+template <int L, int F>
+inline void mix_rows(const float* p, int rows, int stride, const Values& values, int d, float* out) {
+  for (int i = 0; i < rows; i += 6) {
+#define PACELINE_MIX(MR) mix_tile<L, F, MR>(p + i * stride, stride, values, d, out + i * d)
+    PACELINE_BY_ROWS(rows - i, PACELINE_MIX)
+#undef PACELINE_MIX
+  }
+}
+
+// More than six rows would widen the same e4m3 values again for every six: they are widened once
+// instead, into memory that stays in the first cache.
+constexpr int kWidenRows = 6;
+
+template <int L, int F>
+inline const uint8_t* widen_block(const uint8_t* from, int n, float* to) {
+  for (int j = 0; j < n; j += L) store<L>(to + j, load_as<L, F>(from, j));
+  return reinterpret_cast<const uint8_t*>(to);
+}
+
 template <int L, int F>
 void attend(const AttentionArgs& a, AttentionPlan& plan, const Item& item,
             std::vector<float>& scratch) {
   const int d = a.head_dim, bs = a.block_size, group_heads = a.heads / a.kv_heads;
   const int rows = item.num_queries * group_heads;
   const int tile = std::max(1, kTileTokens / bs) * bs;
-  scratch.resize(size_t(rows) * (2 * d + tile + 2) + 64);
+  const bool widen = F == kFP8 && rows > kWidenRows;
+  scratch.resize(size_t(rows) * (2 * d + tile + 2) + (widen ? size_t(2) * tile * d : 0) + 64);
   float *q = scratch.data(), *out = q + rows * d, *scores = out + rows * d;
   Running* run = reinterpret_cast<Running*>(scores + rows * tile);
+  float* wide = scores + rows * (tile + 2);
+  const float q_unit = a.scale * unit(a.k_scale, item.kv_head);
   const int first = a.seq_lens[item.row] -
                     (a.cu_seqlens_q[item.row + 1] - a.cu_seqlens_q[item.row]) + item.query;
   for (int i = 0; i < rows; i++) {
     int64_t token = a.cu_seqlens_q[item.row] + item.query + i / group_heads;
     const float* from = a.q + token * a.q_stride +
                         int64_t(item.kv_head * group_heads + i % group_heads) * d;
-    scale_to<L>(q + i * d, from, a.scale, d);
+    scale_to<L>(q + i * d, from, q_unit, d);
     run[i] = {kNone, 0.0f};
   }
   std::fill(out, out + rows * d, 0.0f);
@@ -295,12 +254,14 @@ void attend(const AttentionArgs& a, AttentionPlan& plan, const Item& item,
       int64_t place = (int64_t(table[base / bs + block]) * a.kv_heads + head) * head_bytes;
       const uint8_t* keys = a.k_cache + place;
       values.blocks[block] = a.v_cache + place;
-      draw_near(values.blocks[block], head_bytes);
-      for (int i = 0; i < rows; i += 6) {
-#define PACELINE_SCORE(MR) \
-  score_block<L, F, MR>(q + i * d, d, keys, bs, scores + i * tile + block * bs, tile)
-        PACELINE_BY_ROWS(rows - i, PACELINE_SCORE)
-#undef PACELINE_SCORE
+      float* block_scores = scores + block * bs;
+      if (widen) {
+        float* to = wide + 2 * int64_t(block) * bs * d;
+        values.blocks[block] = widen_block<L, F>(values.blocks[block], bs * d, to + bs * d);
+        score_rows<L, kF32>(q, rows, d, widen_block<L, F>(keys, bs * d, to), bs, block_scores, tile);
+      } else {
+        draw_near(values.blocks[block], head_bytes);
+        score_rows<L, F>(q, rows, d, keys, bs, block_scores, tile);
       }
     }
     for (int i = 0; i < rows; i++) {
@@ -313,16 +274,15 @@ void attend(const AttentionArgs& a, AttentionPlan& plan, const Item& item,
     }
     for (int at = base + tile; at < std::min(base + 2 * tile, item.end); at += bs)
       draw_near(a.k_cache + (int64_t(table[at / bs]) * a.kv_heads + head) * head_bytes, head_bytes);
-    for (int i = 0; i < rows; i += 6) {
-#define PACELINE_MIX(MR) mix_tile<L, F, MR>(scores + i * tile, tile, values, d, out + i * d)
-      PACELINE_BY_ROWS(rows - i, PACELINE_MIX)
-#undef PACELINE_MIX
-    }
+    if (widen)
+      mix_rows<L, kF32>(scores, rows, tile, values, d, out);
+    else
+      mix_rows<L, F>(scores, rows, tile, values, d, out);
   }
   if (item.num_parts == 1) {
-    for (int i = 0; i < rows; i++) {
-      scale_to<L>(out_row(a, item, i), out + i * d, 1.0f / run[i].total, d);
-    }
+    const float v_unit = unit(a.v_scale, item.kv_head);
+    for (int i = 0; i < rows; i++)
+      scale_to<L>(out_row(a, item, i), out + i * d, v_unit / run[i].total, d);
     return;
   }
   int64_t part_size = int64_t(rows) * (d + 2);
@@ -340,6 +300,8 @@ inline void attend_as(const AttentionArgs& a, AttentionPlan& plan, const Item& i
     attend<L, kF32>(a, plan, item, scratch);
   else if (a.format == kBF16)
     attend<L, kBF16>(a, plan, item, scratch);
+  else if (a.format == kFP8)
+    attend<L, kFP8>(a, plan, item, scratch);
   else
     attend<L, kF16>(a, plan, item, scratch);
 }

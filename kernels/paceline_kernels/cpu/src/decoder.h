@@ -115,6 +115,7 @@ inline void forward(Pool& pool, Scratch& scratch, const Decoder& m, const Batch&
       write_token(cache, k, k + kv_size, b.slots[t]);
     });
     args.k_cache = cache.k, args.v_cache = cache.v, args.window = int32_t(layer.window);
+    args.k_scale = cache.k_scale, args.v_scale = cache.v_scale;
     AttentionPlan* plan = &scratch.full;
     if (args.window > 0) {
       plan = &scratch.windowed;

@@ -49,8 +49,24 @@ inline void rotate_head(float* head, const float* cos_sin, int rotary_dim) {
 struct KvCache {
   uint8_t* k;
   uint8_t* v;
+  const float* k_scale;  // [kv_heads] for kFP8, else null
+  const float* v_scale;
   int32_t kv_heads, head_dim, block_size, format;
 };
+
+// One token's keys and values of one head, divided by their scales, as e4m3.
+inline void write_head_fp8(const KvCache& cache, const float* k, const float* v, int head,
+                           int64_t base, int64_t offset) {
+  const int d = cache.head_dim, bs = cache.block_size;
+  const vf<8> k_scale = fill<8>(cache.k_scale[head]), v_scale = fill<8>(cache.v_scale[head]);
+  uint8_t *to_k = cache.k + base + offset, *to_v = cache.v + base + offset * d;
+  for (int i = 0; i < d; i += 8) {
+    uint8_t keys[8];
+    narrow_fp8(load<8>(k + i) / k_scale, keys);
+    for (int j = 0; j < 8; j++) to_k[int64_t(i + j) * bs] = keys[j];
+    narrow_fp8(load<8>(v + i) / v_scale, to_v + i);
+  }
+}
 
 // One token's keys and values into its slot; -1: nowhere.
 inline void write_token(const KvCache& cache, const float* k, const float* v, int64_t slot) {
@@ -60,7 +76,9 @@ inline void write_token(const KvCache& cache, const float* k, const float* v, in
   for (int head = 0; head < cache.kv_heads; head++) {
     int64_t base = (block * cache.kv_heads + head) * d * bs;
     const float *from_k = k + head * d, *from_v = v + head * d;
-    if (format == kF32) {
+    if (format == kFP8) {
+      write_head_fp8(cache, from_k, from_v, head, base, offset);
+    } else if (format == kF32) {
       float* to = reinterpret_cast<float*>(cache.k) + base + offset;
       for (int i = 0; i < d; i++) to[int64_t(i) * bs] = from_k[i];
       std::memcpy(reinterpret_cast<float*>(cache.v) + base + offset * d, from_v, d * sizeof(float));

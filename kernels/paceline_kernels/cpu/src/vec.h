@@ -11,9 +11,9 @@
 
 namespace paceline {
 
-enum Format : int32_t { kF32 = 0, kBF16 = 1, kF16 = 2 };
+enum Format : int32_t { kF32 = 0, kBF16 = 1, kF16 = 2, kFP8 = 3 };
 
-inline int format_bytes(int format) { return format == kF32 ? 4 : 2; }
+inline int format_bytes(int format) { return format == kF32 ? 4 : format == kFP8 ? 1 : 2; }
 
 template <int N>
 struct VecN;
@@ -27,6 +27,9 @@ struct VecN;
     typedef uint32_t u32 __attribute__((vector_size(4 * N)));                        \
     typedef uint32_t u32u __attribute__((vector_size(4 * N), aligned(4), may_alias)); \
     typedef uint16_t u16u __attribute__((vector_size(2 * N), aligned(2), may_alias)); \
+    typedef int16_t i16 __attribute__((vector_size(2 * N)));                         \
+    typedef uint8_t u8 __attribute__((vector_size(N)));                              \
+    typedef int8_t i8u __attribute__((vector_size(N), aligned(1), may_alias));       \
     static constexpr int width = N;                                                  \
   };
 PACELINE_VEC(8)
@@ -101,37 +104,77 @@ inline uint16_t float_to_f16(float x) {
 #endif
 }
 
-// N consecutive values of a format, widened.
+// N consecutive float16, widened.
+template <int N>
+inline vf<N> widen_f16(const uint16_t* p) {
+#if defined(PACELINE_F16C)
+  if constexpr (N == 8) {
+    i16x8 half;
+    std::memcpy(&half, p, sizeof half);
+    return reinterpret_cast<vf<N>>(__builtin_ia32_vcvtph2ps256(half));
+  }
+#if defined(__AVX512F__)
+  if constexpr (N == 16) {
+    i16x16 half;
+    std::memcpy(&half, p, sizeof half);
+    return reinterpret_cast<vf<N>>(__builtin_ia32_vcvtph2ps512_mask(half, vf<16>{}, -1, 4));
+  }
+#endif
+#endif
+  vf<N> out;
+  for (int i = 0; i < N; i++) out[i] = f16_to_float(p[i]);
+  return out;
+}
+
+// What load_as gives for kFP8 is the value divided by this; whoever reads has it in a scale anyway.
+constexpr float kFP8Unit = 256.0f;
+
+// N consecutive e4m3 values over kFP8Unit: sign, exponent and mantissa are moved to their places in
+// a float16, whose exponents count from 15 instead of 7. Its small numbers are the e4m3's own, so no
+// float32 denormal is ever made. The one bit pattern that is no number becomes the float16's.
+template <int N>
+inline vf<N> widen_fp8(const uint8_t* p) {
+  using V = VecN<N>;
+  auto bytes = *reinterpret_cast<const typename V::i8u*>(p);
+  auto half = __builtin_convertvector(bytes, typename V::i16);  // the sign fills the upper byte
+  half = (half << 7) & int16_t(0xbf80);
+  half |= ((half & int16_t(0x3f80)) == int16_t(0x3f80)) & int16_t(0x7c00);
+  uint16_t bits[N];
+  std::memcpy(bits, &half, sizeof bits);
+  return widen_f16<N>(bits);
+}
+
+// N consecutive values of a format, widened; kFP8: see kFP8Unit.
 template <int N, int F>
 inline vf<N> load_as(const uint8_t* base, ptrdiff_t index) {
   if constexpr (F == kF32) {
     return load<N>(reinterpret_cast<const float*>(base) + index);
+  } else if constexpr (F == kFP8) {
+    return widen_fp8<N>(base + index);
   } else {
     const uint16_t* p = reinterpret_cast<const uint16_t*>(base) + index;
-    if constexpr (F == kBF16) {
-      auto half = *reinterpret_cast<const typename VecN<N>::u16u*>(p);
-      auto wide = __builtin_convertvector(half, typename VecN<N>::u32) << 16;
-      return reinterpret_cast<vf<N>>(wide);
-    } else {
-#if defined(PACELINE_F16C)
-      if constexpr (N == 8) {
-        i16x8 half;
-        std::memcpy(&half, p, sizeof half);
-        return reinterpret_cast<vf<N>>(__builtin_ia32_vcvtph2ps256(half));
-      }
-#if defined(__AVX512F__)
-      if constexpr (N == 16) {
-        i16x16 half;
-        std::memcpy(&half, p, sizeof half);
-        return reinterpret_cast<vf<N>>(__builtin_ia32_vcvtph2ps512_mask(half, vf<16>{}, -1, 4));
-      }
-#endif
-#endif
-      vf<N> out;
-      for (int i = 0; i < N; i++) out[i] = f16_to_float(p[i]);
-      return out;
-    }
+    if constexpr (F == kF16) return widen_f16<N>(p);
+    auto half = *reinterpret_cast<const typename VecN<N>::u16u*>(p);
+    auto wide = __builtin_convertvector(half, typename VecN<N>::u32) << 16;
+    return reinterpret_cast<vf<N>>(wide);
   }
+}
+
+// 8 values as e4m3, saturated at +-448, to the nearest, ties to even; what is no number stays none.
+inline void narrow_fp8(vf<8> x, uint8_t* to) {
+  using V = VecN<8>;
+  using u32 = V::u32;
+  x = x > 448.0f ? fill<8>(448.0f) : x;
+  x = x < -448.0f ? fill<8>(-448.0f) : x;
+  u32 bits = reinterpret_cast<u32>(x), sign = (bits >> 24) & 0x80u, size = bits & 0x7fffffffu;
+  // Below 2^-6 steps are 2^-9: the sum with 2^14, whose steps those are, rounds to them.
+  vf<8> lifted = reinterpret_cast<vf<8>>(size) + 16384.0f;
+  u32 small = reinterpret_cast<u32>(lifted) - 0x46800000u;
+  u32 normal = (size - (120u << 23) + 0x7ffffu + ((size >> 20) & 1u)) >> 20;
+  u32 is_small = reinterpret_cast<u32>(size < 0x3c800000u), is_nan = reinterpret_cast<u32>(size > 0x7f800000u);
+  u32 out = sign | (is_nan & 0x7fu) | (~is_nan & ((is_small & small) | (~is_small & normal)));
+  auto bytes = __builtin_convertvector(out, V::u8);
+  std::memcpy(to, &bytes, 8);
 }
 
 inline void store_as(uint8_t* base, ptrdiff_t index, float x, int format) {

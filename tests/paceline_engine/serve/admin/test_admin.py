@@ -164,6 +164,29 @@ def test_requests_say_why_they_wait_and_steps_what_they_did(tmp_path: Path) -> N
     play(tmp_path, go)
 
 
+def test_a_recording_is_a_download_of_requests_and_steps(tmp_path: Path) -> None:
+    async def go(http: httpx.AsyncClient, client: InProcessEngineClient, drain: Drain) -> None:
+        await collect(await client.submit(make_request(1, tuple(range(64)), max_tokens=5)))
+        gone = await client.submit(make_request(2, tuple(range(70)), max_tokens=3000))
+        client.abort(gone.request_id)
+        await collect(gone)
+        answer = await http.get("/v1/paceline/recording")
+        assert "recording.json" in answer.headers["content-disposition"]
+        body = answer.json()
+        assert body["settings"]["maxNumSeqs"] == 4
+        assert body["limits"]["blockSize"] == body["settings"]["blockSize"]
+        requests, steps = body["requests"], body["steps"]
+        assert requests["numPromptTokens"] == [64, 70]
+        assert requests["numOutputTokens"][0] == 5
+        assert requests["reason"] == ["length", "abort"]
+        assert requests["numPrefixTokens"] == [0, 64]
+        assert {len(column) for column in steps.values()} == {len(steps["stepId"])}
+        assert steps["attentionPairs"][0] == 64 * 65 // 2
+        assert all(ms > 0 for ms in steps["forwardMs"])
+
+    play(tmp_path, go)
+
+
 def test_the_prefix_cache_is_forgotten_on_demand(tmp_path: Path) -> None:
     async def go(http: httpx.AsyncClient, client: InProcessEngineClient, drain: Drain) -> None:
         await collect(await client.submit(make_request(1, tuple(range(64)))))

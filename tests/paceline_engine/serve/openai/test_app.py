@@ -138,6 +138,34 @@ def test_tokens_behind_a_stop_string_are_not_counted(tiny_folder: Path, stream: 
     play(tiny_folder, go, kind=DistantEngine)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("num_behind", [0, 1, 3])
+def test_a_stop_in_the_last_tokens_before_the_length_counts_no_more(
+    tiny_folder: Path, num_behind: int
+) -> None:
+    """The engine ends the request by its length before it hears of the stop."""
+
+    async def go(client: InProcessEngineClient, port: int) -> None:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            body = {"prompt": "the bridge", "max_tokens": 80, "seed": 3, "logprobs": 0}
+            choice = (await http.post("/v1/completions", json=body)).json()["choices"][0]
+            body["stop"] = spanning(choice["logprobs"]["tokens"], choice["text"])
+            usage = (await http.post("/v1/completions", json=body)).json()["usage"]
+            num_counted = usage["completion_tokens"]
+            body["max_tokens"] = num_counted + num_behind
+            cut = (await http.post("/v1/completions", json=body)).json()
+        assert cut["choices"][0]["finish_reason"] == "stop"
+        assert cut["usage"]["completion_tokens"] == num_counted
+        while client.stats.value(metrics.SUCCESS, finished_reason="stop") < 2:  # noqa: ASYNC110 - the engine has no such event
+            await asyncio.sleep(0.001)
+        assert client.stats.value(metrics.GENERATION_TOKENS) == 80 + 2 * num_counted
+        assert client.stats.value(metrics.SUCCESS, finished_reason="length") == 1
+        await until_idle(client)
+        assert_empty(client)
+
+    play(tiny_folder, go, kind=DistantEngine)
+
+
 def spanning(tokens: list[str], text: str) -> str:
     """A stop string that begins in one token and ends in the next; no token holds it alone."""
     for token, following in itertools.pairwise(tokens[10:-10]):
@@ -176,6 +204,57 @@ def test_a_full_queue_is_503_and_a_late_request_408(tiny_folder: Path, stream: b
         assert_empty(client)
 
     play(tiny_folder, go, maxNumSeqs=1, queueMaxRequests=1)
+
+
+@pytest.mark.slow
+def test_sixteen_clients_before_a_full_queue_are_told_when_to_come_back_and_none_is_lost(
+    tiny_folder: Path,
+) -> None:
+    async def go(client: InProcessEngineClient, port: int) -> None:
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        endless = {
+            "prompt": "the bridge",
+            "max_tokens": 10**6,  # clamped to the window: some thousand steps
+            "ignore_eos": True,
+            "stream": True,
+        }
+        somebody_ended = asyncio.Condition()
+        answered = asyncio.Semaphore(0)  # one for each answer to a first try
+        refusals: list[httpx.Response] = []
+
+        async def insist(http: httpx.AsyncClient, number: int) -> httpx.Response:
+            body = {"prompt": f"client {number}", "max_tokens": 20, "ignore_eos": True}
+            while True:
+                answer = await http.post(url, json=body)
+                if answer.status_code != 503:
+                    break
+                refusals.append(answer)
+                answered.release()
+                async with somebody_ended:
+                    await somebody_ended.wait()
+            async with somebody_ended:
+                somebody_ended.notify_all()
+            return answer
+
+        async with httpx.AsyncClient(timeout=60) as http:
+            async with (
+                http.stream("POST", url, json=endless),
+                http.stream("POST", url, json=endless),
+            ):
+                clients = [asyncio.create_task(insist(http, number)) for number in range(16)]
+                for _ in range(12):
+                    await answered.acquire()
+                waiting = [row for row in await client.requests() if row["state"] == "waiting"]
+                assert (len(waiting), len(refusals)) == (4, 12)
+            answers = await asyncio.gather(*clients)
+        assert all(int(refusal.headers["retry-after"]) >= 1 for refusal in refusals)
+        assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [20] * 16
+        await until_idle(client)
+        assert client.stats.value(metrics.SUCCESS, finished_reason="length") == 16
+        assert client.stats.value(metrics.SUCCESS, finished_reason="abort") == 2
+        assert_empty(client)
+
+    play(tiny_folder, go, maxNumSeqs=2, queueMaxRequests=4)
 
 
 @pytest.mark.slow

@@ -212,6 +212,7 @@ def test_request_ids_come_back(tiny_folder: Path) -> None:
     assert len(odd.headers["x-request-id"]) == 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value", "limit"),
     [

@@ -127,6 +127,7 @@ def test_a_deadline_is_not_retried(served: Served) -> None:
     assert len(served.engine.submitted) == 1
 
 
+@pytest.mark.slow
 def test_a_full_queue_is_tried_again_as_it_says(served: Served) -> None:
     refusals = [Refusal(status=503, message="the queue is full", retry_after_s=1)]
     served.engine.refuse = lambda _: refusals.pop() if refusals else None

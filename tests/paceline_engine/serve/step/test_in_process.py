@@ -131,6 +131,7 @@ def test_a_deadline_that_passes_in_the_queue_is_answered(tmp_path: Path) -> None
     play(tmp_path, go, maxNumSeqs=1, numKvBlocks=2000)
 
 
+@pytest.mark.slow
 def test_a_patch_under_load_kills_nothing_and_changes_no_output(tmp_path: Path) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         requests = [make_request(i, tuple(range(i, i + 50)), max_tokens=60) for i in range(12)]

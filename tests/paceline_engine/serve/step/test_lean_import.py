@@ -32,6 +32,7 @@ def test_what_was_put_off_is_whole_when_it_is_imported_later() -> None:
     assert done.stdout.strip() == "fine", done.stderr
 
 
+@pytest.mark.slow
 def test_a_process_that_has_torch_keeps_it_as_it_is() -> None:
     import torch
 

@@ -37,12 +37,14 @@ def test_any_tokens_give_the_text_of_decoding_them_at_once(ids: list[int], skip:
     assert decode(VOCABULARIES[id(BYTE_LEVEL)], ids, skip_special_tokens=skip) == expected
 
 
+@pytest.mark.slow
 @given(ids_of(METASPACE), st.booleans())
 def test_metaspace_text_is_the_text_of_decoding_at_once(ids: list[int], skip: bool) -> None:
     expected = METASPACE.decode(ids, skip_special_tokens=skip)
     assert "".join(streamed(METASPACE, ids, skip=skip)) == expected
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["▁", "Hello", "▁world", "é", "日", "a", "🎉", "½", "</s>"])))
 def test_byte_fallback_text_is_the_text_of_decoding_at_once(words: list[str]) -> None:
     ids: list[int] = []
@@ -54,12 +56,14 @@ def test_byte_fallback_text_is_the_text_of_decoding_at_once(words: list[str]) ->
     assert "".join(streamed(BYTE_FALLBACK, ids, skip=True)) == expected
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 8), max_size=30))
 def test_a_decoder_that_looks_at_neighbours_gives_its_own_text(ids: list[int]) -> None:
     expected = WORD_PIECE.decode(ids, skip_special_tokens=True)
     assert "".join(streamed(WORD_PIECE, ids, skip=True)) == expected
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1))
 @example("🎉 日本語 naïve 👩‍👩‍👧‍👦")
 def test_each_character_appears_with_the_token_that_completes_it(text: str) -> None:
@@ -110,6 +114,7 @@ def reference_cut(text: str, stops: Sequence[str], *, include: bool) -> tuple[st
     return text, None
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.text(alphabet="abc", max_size=5), max_size=12),
     st.lists(SMALL, min_size=1, max_size=3),
@@ -132,6 +137,7 @@ def test_stop_strings_cut_where_the_whole_text_would_be_cut(
     assert (given_out, found) == reference_cut("".join(pieces), stops, include=include)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.text(alphabet="abc", min_size=1, max_size=3), max_size=12),
     st.lists(SMALL, min_size=1, max_size=3),
@@ -158,6 +164,7 @@ def test_with_the_stop_string_in_the_output_nothing_is_held() -> None:
     assert matcher.push("NDy") == ("ND", "END")
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.text(alphabet="ab", min_size=1, max_size=3), max_size=10),
     st.lists(SMALL, min_size=1, max_size=3),

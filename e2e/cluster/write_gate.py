@@ -1,0 +1,141 @@
+"""A proxy between an operator and the real API server that acts at single writes.
+
+It counts the operator's writes and, at those that a journey names, kills it before the write is
+passed on, or after it was done and before its answer is given. Events and Leases do not count:
+nothing is decided by them.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from cluster.client import Cluster
+from cluster.wait import until
+
+_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_UNCOUNTED = ("/events", "/leases", "/selfsubjectaccessreviews")
+_HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "keep-alive", "host", "content-length"})
+_MAX_BODY = 16 << 20
+
+
+class When(StrEnum):
+    """Where in a write its operator is killed."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+class WriteGate:
+    """One running proxy.
+
+    Attributes:
+        kubeconfig: with which an operator goes through it.
+        writes: what passed or would have, as `METHOD path`, in order.
+        kill: ends the operator for good; called from the proxy's own thread.
+        rule: number of a write, counted from 1 -> when to kill there, None to let it pass.
+    """
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self.writes: list[str] = []
+        self.num_kills = 0
+        self.kill: Callable[[], None] = lambda: None
+        self.rule: Callable[[int], When | None] = lambda _: None
+        self._upstream = ""
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, cluster: Cluster, folder: Path) -> Iterator["WriteGate"]:
+        """Serve during the block, in the cluster's network."""
+        made = cls(folder / "gate.kubeconfig")
+        log = folder / "kubectl-proxy.log"
+        command = ["kubectl", "proxy", "--port=0", "--reject-methods=^$", "--accept-paths=.*"]
+        with cluster.process(command, log):
+            port = until("kubectl proxy serves", lambda: _port_in(log), timeout_s=30)
+            made._upstream = f"http://127.0.0.1:{port}"
+            with cluster.network(), socket.create_server(("127.0.0.1", 0)) as listener:
+                made._write_kubeconfig(listener.getsockname()[1])
+                loop, ended = asyncio.new_event_loop(), asyncio.Event()
+                serving = made._serve(listener, ended)
+                thread = threading.Thread(target=loop.run_until_complete, args=(serving,))
+                thread.start()
+                try:
+                    yield made
+                finally:
+                    loop.call_soon_threadsafe(ended.set)
+                    thread.join(30)
+
+    def _write_kubeconfig(self, port: int) -> None:
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "gate", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+            "users": [{"name": "anybody", "user": {"token": "none"}}],
+            "contexts": [{"name": "gate", "context": {"cluster": "gate", "user": "anybody"}}],
+            "current-context": "gate",
+        }
+        self.kubeconfig.write_text(json.dumps(document))
+
+    async def _serve(self, listener: socket.socket, ended: asyncio.Event) -> None:
+        app = web.Application(client_max_size=_MAX_BODY)
+        app.router.add_route("*", "/{path:.*}", self._pass)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        no_limit = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(auto_decompress=False, timeout=no_limit) as self._session:
+            await runner.setup()
+            await web.SockSite(runner, listener).start()
+            await ended.wait()
+            await runner.cleanup()
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        when = self._count(request)
+        if when is When.BEFORE:
+            self._kill()
+            return web.Response(status=503)
+        headers = {
+            name: value
+            for name, value in request.headers.items()
+            if name.lower() not in _HOP_BY_HOP | {"authorization"}
+        }
+        async with self._session.request(
+            request.method,
+            self._upstream + str(request.rel_url),
+            data=await request.read() or None,
+            headers=headers,
+            skip_auto_headers=("Content-Type",),
+        ) as answer:
+            if when is When.AFTER:
+                await answer.read()
+                self._kill()
+                return web.Response(status=503)
+            kept = {n: v for n, v in answer.headers.items() if n.lower() not in _HOP_BY_HOP}
+            passed = web.StreamResponse(status=answer.status, headers=kept)
+            await passed.prepare(request)
+            async for part in answer.content.iter_any():
+                await passed.write(part)
+            return passed
+
+    def _count(self, request: web.Request) -> When | None:
+        path = request.rel_url.path
+        if request.method not in _WRITES or any(word in path for word in _UNCOUNTED):
+            return None
+        self.writes.append(f"{request.method} {path}")
+        return self.rule(len(self.writes))
+
+    def _kill(self) -> None:
+        self.num_kills += 1
+        self.kill()
+
+
+def _port_in(log: Path) -> int | None:
+    text = log.read_text() if log.exists() else ""
+    _, found, rest = text.partition("Starting to serve on 127.0.0.1:")
+    return int(rest.split()[0]) if found else None

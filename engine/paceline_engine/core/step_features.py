@@ -1,0 +1,86 @@
+"""What a step's time depends on, read off its plan: the inputs of every cost model.
+
+Learners (the governor's, online) and the simulator's fit use the same numbers, so what one of them
+learned means the same to the other.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline_engine.core.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFeatures:
+    """Sizes of one step.
+
+    Attributes:
+        num_rows: requests that take part.
+        num_prefill_tokens, num_decode_tokens: computed tokens; they add up to all of the step. A
+            row with one known token that yields one is decode, its drafts included.
+        kv_tokens_read: tokens whose keys and values attention reads, each row its whole context;
+            what the memory traffic of decodes grows with.
+        attention_pairs: (query, key) pairs of causal attention; what the arithmetic of prefill
+            grows with. Of a step of single tokens it equals `kv_tokens_read`.
+        num_sampled: positions that need logits, one per draft and one per row that yields.
+    """
+
+    num_rows: int
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    kv_tokens_read: int
+    attention_pairs: int
+    num_sampled: int
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens that the step computes."""
+        return self.num_prefill_tokens + self.num_decode_tokens
+
+
+def of(plan: StepPlan) -> StepFeatures:
+    """Sizes of a plan: a few vector operations, fewest for a step of single tokens."""
+    num_rows = len(plan.slots)
+    num_tokens = int(np.add.reduce(plan.num_tokens))
+    kv_tokens = int(np.add.reduce(plan.starts)) + num_tokens
+    num_yielding = int(np.count_nonzero(plan.samples))
+    if num_tokens == num_rows:
+        return StepFeatures(
+            num_rows=num_rows,
+            num_prefill_tokens=num_rows - num_yielding,
+            num_decode_tokens=num_yielding,
+            kv_tokens_read=kv_tokens,
+            attention_pairs=kv_tokens,
+            num_sampled=num_yielding,
+        )
+    tokens = plan.num_tokens.astype(np.int64)
+    is_decode = plan.samples & (plan.num_tokens - plan.num_drafts == 1)
+    num_decode = int(tokens[is_decode].sum())
+    return StepFeatures(
+        num_rows=num_rows,
+        num_prefill_tokens=num_tokens - num_decode,
+        num_decode_tokens=num_decode,
+        kv_tokens_read=kv_tokens,
+        attention_pairs=int((tokens * plan.starts + tokens * (tokens + 1) // 2).sum()),
+        num_sampled=num_yielding + int(np.add.reduce(plan.num_drafts)),
+    )
+
+
+def of_decodes(contexts: NDArray[np.int32]) -> StepFeatures:
+    """Sizes of a step in which each row computes one token and yields one.
+
+    Args:
+        contexts: [rows] tokens that each row's attention reads, the new one included.
+    """
+    num_rows = len(contexts)
+    kv_tokens = int(np.add.reduce(contexts))
+    return StepFeatures(
+        num_rows=num_rows,
+        num_prefill_tokens=0,
+        num_decode_tokens=num_rows,
+        kv_tokens_read=kv_tokens,
+        attention_pairs=kv_tokens,
+        num_sampled=num_rows,
+    )

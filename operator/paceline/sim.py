@@ -1,0 +1,225 @@
+"""`paceline sim`: capacity questions, policies side by side, and what other settings would do."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import EXIT_OK, CommandError
+from paceline_crds import flags
+from paceline_crds.settings import knobs
+
+DEFAULT_REQUESTS = 2000
+DEFAULT_RATE = 4.0
+_POLICIES = ("Continuous", "Static", "DualTrack")
+
+
+def add_command(commands: Any) -> None:
+    """Add the parser of `sim`."""
+    parser = commands.add_parser(
+        "sim",
+        help="simulate an engine under load, or replay a recording with other settings",
+        description="Run the scheduler that serves under a model of how long steps take: fitted to "
+        "a recording of an engine (GET /v1/paceline/recording), or of a device. With --replay the "
+        "recorded requests come again, as they were and with the settings of --set.",
+    )
+    add = parser.add_argument
+    add("--workload", default="chat", metavar="NAME", help="`--workload list` lists them")
+    add("--requests", type=_positive, metavar="N", help=f"how many (default {DEFAULT_REQUESTS})")
+    add(
+        "--rate",
+        type=_not_negative,
+        default=DEFAULT_RATE,
+        metavar="R",
+        help=f"requests a second on average, 0: all at once (default {DEFAULT_RATE:g})",
+    )
+    add("--concurrency", type=_positive, metavar="N", help="so many clients that wait instead")
+    add(
+        "--policy",
+        default="Continuous",
+        metavar="NAME[,NAME]",
+        help=f"of {', '.join(_POLICIES)}; several are compared (default Continuous)",
+    )
+    add("--device", default="h100", metavar="NAME", help="a device profile (default h100)")
+    add("--model-shape", default="llama-3.1-8b", metavar="NAME", help="default llama-3.1-8b")
+    add("--fit", type=Path, metavar="FILE", help="step times of this recording instead")
+    add("--replay", type=Path, metavar="FILE", help="the requests and the steps of this recording")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="with --replay: a setting to try, as in a manifest (maxNumBatchedTokens=4096)",
+    )
+    add("--seed", type=int, default=1234, help="of lengths, arrivals and jitter (default 1234)")
+    add("--plot", type=Path, metavar="FILE", help="write the course of the runs as SVG")
+    add("--json", action="store_true", help="a line of JSON for each run")
+    flags.add_setting_flags(parser)
+    parser.set_defaults(handler=simulate)
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number >= 1 is needed, got {text!r}")
+    return int(text)
+
+
+def _not_negative(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number >= 0 is needed, got {text!r}")
+    return value
+
+
+def simulate(args: argparse.Namespace) -> int:
+    """Answer one question."""
+    if args.workload == "list":
+        from paceline_engine.sim import workload
+
+        print("\n".join(workload.NAMES))
+        return EXIT_OK
+    if args.replay:
+        return _replay(args)
+    if args.set:
+        raise CommandError("--set belongs to --replay; without a recording, use the flags")
+    return _run(args)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from paceline_engine.core.errors import SettingRefused
+    from paceline_engine.sim import recording, what_if
+
+    given = [flags.flag_of(name) for name in knobs() if hasattr(args, name)]
+    if given:
+        raise CommandError(f"{given[0]} belongs to a run without --replay; use --set NAME=VALUE")
+    try:
+        found = recording.load(args.replay)
+        answer = what_if.answer(found, _changes(args.set), seed=args.seed)
+    except (recording.BadRecording, SettingRefused) as error:
+        raise CommandError(str(error)) from error
+    names = [str(row["run"]) for row in answer.rows[1:]]
+    _show(args, answer.rows, answer.notes)
+    _plot(args, [(n, s.timeline.points) for n, s in zip(names, answer.simulators, strict=True)])
+    return EXIT_OK
+
+
+def _changes(given: Sequence[str]) -> dict[str, Any]:
+    """`maxNumSeqs=8` -> {"maxNumSeqs": 8}; what is no JSON is a word."""
+    changes: dict[str, Any] = {}
+    for text in given:
+        name, is_pair, value = text.partition("=")
+        if not is_pair or not name:
+            raise CommandError(f"--set must be NAME=VALUE, got {text!r}")
+        try:
+            changes[name] = json.loads(value)
+        except ValueError:
+            changes[name] = value
+        if isinstance(changes[name], float):  # shares are decimals in quotes
+            changes[name] = value
+    return changes
+
+
+def _run(args: argparse.Namespace) -> int:
+    from paceline_engine.sim import report, workload
+
+    policies = args.policy.split(",")
+    unknown = [name for name in policies if name not in _POLICIES]
+    if unknown:
+        raise CommandError(f"--policy must be among {', '.join(_POLICIES)}, got {unknown[0]!r}")
+    if args.workload not in workload.NAMES:
+        raise CommandError(
+            f"--workload must be one of {', '.join(workload.NAMES)}, got {args.workload!r}"
+        )
+    rows, courses, notes = [], [], []
+    for policy in policies:
+        sim, note = _simulator(args, policy)
+        started_s = time.perf_counter()
+        sim.run()
+        took_s = time.perf_counter() - started_s
+        row = report.row_of(sim, policy)
+        row["simulated_requests_per_minute"] = round(60 * row["requests"] / max(took_s, 1e-9))
+        rows.append(row)
+        courses.append((policy, sim.timeline.points))
+        notes.append(f"{policy}: {took_s:.1f} s for {row['requests']:,} requests; {note}")
+    _show(args, rows, notes)
+    _plot(args, courses)
+    return EXIT_OK
+
+
+def _simulator(args: argparse.Namespace, policy: str) -> tuple[Any, str]:
+    """A simulator with its load, and what its step times come from."""
+    from numpy.random import default_rng
+
+    from paceline_crds.errors import InvalidSettings
+    from paceline_engine.sim import device, recording, what_if, workload
+    from paceline_engine.sim.arrivals import ClosedLoop, OpenLoop
+    from paceline_engine.sim.jitter import Jitter
+    from paceline_engine.sim.limits import limits_of
+    from paceline_engine.sim.simulator import Policy, Simulator
+    from paceline_engine.sim.step_cost import StepCost
+
+    load = workload.make(
+        args.workload,
+        default_rng(args.seed),
+        count=args.requests or (DEFAULT_REQUESTS if args.workload in workload.MIXES else None),
+        rate=0.0 if args.concurrency else args.rate,
+    )
+    arrivals = ClosedLoop(load, args.concurrency) if args.concurrency else OpenLoop(load)
+    jitter: Jitter | None = None
+    cost: StepCost
+    try:
+        settings = flags.settings_from_args(args)
+        if args.fit:
+            found = recording.load(args.fit)
+            fitted = what_if.fit_of(found)
+            cost, blocks = fitted.cost, found.limits.num_blocks
+            jitter = Jitter(fitted.ratios, default_rng(args.seed + 1))
+            note = f"step times of {args.fit}"
+        else:
+            shape = _named(device.MODELS, args.model_shape, "--model-shape")
+            machine = _named(device.DEVICES, args.device, "--device")
+            cost = device.RooflineCost(shape, machine)
+            blocks = settings.num_kv_blocks or device.num_kv_blocks(
+                shape,
+                machine,
+                block_size=settings.block_size,
+                memory_share=float(settings.gpu_memory_utilization),
+            )
+            note = f"step times of a roofline, {args.model_shape} on {args.device}"
+        limits = limits_of(settings, settings.num_kv_blocks or blocks)
+        sim = Simulator(settings, limits, cost, arrivals, policy=Policy(policy), jitter=jitter)
+    except (InvalidSettings, recording.BadRecording, ValueError) as error:
+        raise CommandError(str(error)) from error
+    return sim, f"{note}, {limits.num_blocks - 1:,} KV blocks"
+
+
+def _named(table: Any, name: str, flag: str) -> Any:
+    if name not in table:
+        raise CommandError(f"{flag} must be one of {', '.join(table)}, got {name!r}")
+    return table[name]
+
+
+def _show(args: argparse.Namespace, rows: Sequence[dict[str, Any]], notes: Sequence[str]) -> None:
+    from paceline_engine.sim import report
+
+    if args.json:
+        for row in rows:
+            print(json.dumps(row))
+        return
+    print(report.table(rows))
+    for note in notes:
+        print(note)
+    sys.stdout.flush()
+
+
+def _plot(args: argparse.Namespace, courses: Sequence[tuple[str, Any]]) -> None:
+    from paceline_engine.sim import plot
+
+    if args.plot:
+        args.plot.write_text(plot.svg(courses), encoding="utf-8")
