@@ -212,6 +212,8 @@ class TuningStatus(Group):
     """End of the last window that was looked at."""
     stopped_since: Timestamp | None = None
     """Since when something keeps the tuner from new changes."""
+    lack_of_metrics: Word | None = None
+    """Why the last window was no measurement."""
     fingerprint: Annotated[str, StringConstraints(max_length=63)] | None = None
     """Tells a spec that was changed."""
     baseline: Arm | None = None

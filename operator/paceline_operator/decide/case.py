@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline_crds.settings import border_name
 from paceline_crds.spec import LLMDeploymentSpec, Runtime, value_at
 from paceline_crds.spec_pods import GPU_RESOURCE, RolloutStrategy
 from paceline_operator.decide import pin
@@ -90,7 +91,12 @@ def of_parsed(
     """A spec that can be served."""
     spec = parsed.deployment.spec
     choice = pin.choose(parsed, deployments, readings, observed.inputs)
-    decided = inputs.decided_by_engine(spec, parsed.base)
+    turned = {item.name for item in choice.wanted.kept}
+    decided = frozenset(
+        name
+        for name in inputs.decided_by_engine(spec, parsed.base)
+        if border_name(name) not in turned
+    )
     values = None
     if spec.runtime is not Runtime.VLLM:
         values = settings_map.live_values(choice.wanted.settings, without=decided)

@@ -38,12 +38,9 @@ class Reason(StrEnum):
     CACHED = "Cached"
     FETCHING = "Fetching"
     NOT_STARTED = "NotStarted"
-    NOT_BUILT = "NotBuilt"
     NOT_EVALUATED = "NotEvaluated"
     KIND_MISSING = "KindMissing"
     DEFINITION_OLDER = "DefinitionOlder"
-    NO_TARGET = "NoTarget"
-    TUNING_OFF = "Off"
     AS_EXPECTED = "AsExpected"
 
 
@@ -81,6 +78,7 @@ class Facts:
         wrong_model: a name that an engine gave instead of the wanted one.
         model_phase: phase of the start that is furthest, empty if unknown.
         contended: `Kind/name` of children that somebody else keeps changing.
+        measured: MetricsAvailable, SLOMet and TuningActive; empty where spec cannot be served.
         missing_kinds: kinds that spec asks for and this cluster does not know.
         schema_version: of the LLMDeployments that this cluster serves; None if it does not tell.
         waiting_for: `Kind/name` of children of another owner.
@@ -105,8 +103,7 @@ class Facts:
     wrong_model: str = ""
     model_name: str = ""
     model_phase: str = ""
-    has_targets: bool = False
-    is_tuning_off: bool = False
+    measured: tuple[Verdict, ...] = ()
     contended: tuple[str, ...] = ()
     missing_kinds: tuple[str, ...] = ()
     schema_version: int | None = None
@@ -120,14 +117,7 @@ def verdicts(facts: Facts) -> tuple[Verdict, ...]:
         _progressing(facts),
         _config_valid(facts),
         _model_cached(facts),
-        Verdict(
-            type=C.METRICS_AVAILABLE,
-            status=UNKNOWN,
-            reason=Reason.NOT_EVALUATED,
-            message="this release reads no metrics from Prometheus yet",
-        ),
-        _slo_met(facts),
-        _tuning(facts),
+        *(facts.measured or _not_measured()),
         _degraded(facts),
     ]
     return (*made, *_kstatus(made, facts))
@@ -174,7 +164,7 @@ def events(made: Iterable[Verdict], before: Iterable[Mapping[str, Any]]) -> tupl
 
 _ON_THE_WAY = frozenset({Stage.ROLLING_OUT, Stage.WAITING_FOR_IDLE, Stage.DRAINING})
 """Stages that alternate for each pod; one event for the roll-out is enough."""
-_TOLD = frozenset({C.READY, C.PROGRESSING, C.CONFIG_VALID, C.DEGRADED})
+_TOLD = frozenset({C.READY, C.PROGRESSING, C.CONFIG_VALID, C.METRICS_AVAILABLE, C.DEGRADED})
 
 
 def _is_news(verdict: Verdict) -> bool:
@@ -301,20 +291,12 @@ def _model_cached(facts: Facts) -> Verdict:
     return verdict(UNKNOWN, Reason.NOT_STARTED, "no pod has come so far")
 
 
-def _slo_met(facts: Facts) -> Verdict:
-    if not facts.has_targets:
-        reason, message = Reason.NO_TARGET, "spec.slo gives no target"
-    else:
-        reason, message = Reason.NOT_EVALUATED, "this release does not evaluate targets yet"
-    return Verdict(type=C.SLO_MET, status=UNKNOWN, reason=reason, message=message)
-
-
-def _tuning(facts: Facts) -> Verdict:
-    if facts.is_tuning_off:
-        reason, message = Reason.TUNING_OFF, "spec.tuning.mode is Off"
-    else:
-        reason, message = Reason.NOT_BUILT, "this release has no tuner yet; settings are as in spec"
-    return Verdict(type=C.TUNING_ACTIVE, status=FALSE, reason=reason, message=message)
+def _not_measured() -> tuple[Verdict, ...]:
+    message = "spec cannot be served, so nothing is measured"
+    return tuple(
+        Verdict(type=kind, status=UNKNOWN, reason=Reason.NOT_EVALUATED, message=message)
+        for kind in (C.METRICS_AVAILABLE, C.SLO_MET, C.TUNING_ACTIVE)
+    )
 
 
 def _degraded(facts: Facts) -> Verdict:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline_operator.decide.tuning.signals import Sample
+
 Object = Mapping[str, Any]
 
 CHILD_KINDS = (
@@ -92,6 +94,8 @@ class Config:
             nobody (an operator on a laptop comes by port-forward, which no policy stops).
         known_kinds: kinds with a CustomResourceDefinition in this cluster (PodMonitor,
             InferencePool).
+        is_tuning_frozen: no tuner's change anywhere; those in flight are taken back.
+        max_changing: deployments that may have a tuner's change in flight at the same time.
         schema_version: of the LLMDeployments that this cluster serves; None if it does not tell.
     """
 
@@ -100,6 +104,8 @@ class Config:
     operator_namespace: str = ""
     operator_labels: Mapping[str, str] = field(default_factory=dict)
     known_kinds: frozenset[str] = frozenset()
+    is_tuning_frozen: bool = False
+    max_changing: int = 5
     schema_version: int | None = None
 
 
@@ -135,6 +141,21 @@ class PodEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What Prometheus said.
+
+    Attributes:
+        samples: windows that were due, oldest first.
+        lack: reason why nothing was asked or answered (of MetricsAvailable), empty if all is well.
+        text: the same for people.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    lack: str = "NotConfigured"
+    text: str = "no Prometheus is configured: chart value prometheus.url"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """One LLMDeployment and all that belongs to it.
 
@@ -149,6 +170,8 @@ class Observed:
         rewrites: `Kind/name` -> how often in the last ten minutes the same content had to be
             written again because somebody else had changed it.
         events: warnings about the pods.
+        measured: the windows that were due.
+        num_changing: other deployments of this operator with a tuner's change in flight.
     """
 
     deployment: Object
@@ -161,3 +184,5 @@ class Observed:
     failures: tuple[WriteFailure, ...] = ()
     rewrites: Mapping[str, int] = field(default_factory=dict)
     events: tuple[PodEvent, ...] = ()
+    measured: Measured = field(default_factory=Measured)
+    num_changing: int = 0

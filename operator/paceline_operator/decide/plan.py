@@ -23,6 +23,7 @@ from paceline_operator.decide import (
     report,
     rollout,
     settings_push,
+    tuned,
 )
 from paceline_operator.decide.actions import Action, Event, Plan, WriteStatus
 from paceline_operator.decide.case import Case
@@ -31,6 +32,7 @@ from paceline_operator.decide.observed import EngineReading, Object, Observed
 from paceline_operator.decide.pod_view import PodView
 from paceline_operator.decide.rollout import Group, Rollout, Wish
 from paceline_operator.decide.settings_push import Known, Push
+from paceline_operator.decide.tuned import Tuned
 from paceline_operator.render import monitoring, names, network, pods, settings_map
 from paceline_operator.render.settings_map import Recorded
 from paceline_operator.resources import objects, overlay, parse
@@ -52,11 +54,22 @@ def plan(observed: Observed, now: float) -> Plan:
     born = {pin.hash_of(child): objects.created_at(child) for child in deployments}
     views = pod_view.views(observed, born, case.gpu_resource(result))
     maps = _maps(mine)
-    if isinstance(result, Parsed):
-        wanted = case.of_parsed(result, deployments, _readings(views), observed)
-    else:
+    if not isinstance(result, Parsed):
         wanted = case.of_refused(result, deployments, maps, document)
-    return _Round(observed, now, wanted, mine, views, maps).plan()
+        return _Round(observed, now, wanted, mine, views, maps).plan()
+    wanted = case.of_parsed(result, deployments, _readings(views), observed)
+    known = _Round(observed, now, wanted, mine, views, maps)
+    turned = tuned.turn(observed, result, wanted, views, known.push(), now)
+    if turned.is_moved:
+        result = parse.parse(_with_tuning(document, turned.status))
+        assert isinstance(result, Parsed)
+        wanted = case.of_parsed(result, deployments, _readings(views), observed)
+    return _Round(observed, now, wanted, mine, views, maps, turned).plan()
+
+
+def _with_tuning(document: Object, tuning: Mapping[str, Any]) -> Object:
+    """The object as it will be once the tuner's intent is written."""
+    return {**document, "status": {**objects.mapping(document, "status"), "tuning": tuning}}
 
 
 @dataclass(slots=True)
@@ -69,6 +82,7 @@ class _Round:
     children: Children
     views: tuple[PodView, ...]
     maps: Mapping[str, Recorded]
+    turned: Tuned | None = None
 
     def plan(self) -> Plan:
         """Decide, then put the writes in order."""
@@ -81,7 +95,7 @@ class _Round:
             can_drain=self.case.values is not None,
         )
         rolled = rollout.decide(wish, groups, self.now)
-        push = self._push()
+        push = self.push()
         writes = Writes(self.observed, self.children, [])
         acts: list[Action] = []
         if not self.children.foreign:
@@ -97,6 +111,7 @@ class _Round:
             foreign=self.children.foreign,
             contended=tuple(writes.contended),
             deployment=self._deployment(self.case.hash),
+            turned=self.turned,
         ).tell(self.now)
         is_paused = self.case.spec is not None and bool(self.case.spec.paused)
         before = objects.mapping(self.observed.deployment, "status")
@@ -218,7 +233,8 @@ class _Round:
                 acts += writes.apply(desired, is_optional=True)
         return acts
 
-    def _push(self) -> Push | None:
+    def push(self) -> Push | None:
+        """What engines have to be told; None where they have no settings API."""
         if self.case.values is None or not self.case.hash:
             return None
         boot = {
@@ -291,6 +307,8 @@ class _Round:
 
     def _requeue(self, rolled: Rollout, push: Push | None, told: report.Told) -> float | None:
         waits = [told.requeue_after_s, rolled.requeue_after_s]
+        if self.turned is not None:
+            waits.append(self.turned.look_again_s)
         if push is not None and push.patches:
             waits.append(1.0)
         if push is not None and (push.pending or push.unreachable):

@@ -8,17 +8,17 @@ from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import border_name, knobs
 from paceline_crds.source import Source
 from paceline_crds.spec import value_at
-from paceline_crds.spec_tuning import TuningMode
-from paceline_operator.decide import conditions, failures, rollout, status
+from paceline_operator.decide import conditions, failures, measuring, rollout, status
 from paceline_operator.decide.actions import Event
 from paceline_operator.decide.case import Case
-from paceline_operator.decide.conditions import Facts, Reason
+from paceline_operator.decide.conditions import Facts
 from paceline_operator.decide.failures import Failure, FailureReason
 from paceline_operator.decide.observed import Object, Observed
 from paceline_operator.decide.pod_view import PodView
 from paceline_operator.decide.rollout import Group, Rollout, Stage, Wish
 from paceline_operator.decide.settings_push import AGREEMENT_S, Agreement, Push
 from paceline_operator.decide.status import Counts, Report
+from paceline_operator.decide.tuned import Tuned
 from paceline_operator.render import inputs, names, network
 from paceline_operator.resources import objects
 
@@ -59,6 +59,7 @@ class Round:
     foreign: tuple[str, ...]
     contended: tuple[str, ...]
     deployment: Object | None
+    turned: Tuned | None = None
 
     def tell(self, now: float) -> Told:
         """Put it into words."""
@@ -69,8 +70,9 @@ class Round:
         old = objects.items(before, "conditions")
         generation = self.case.identity.generation
         listed = conditions.as_status(made, old, generation, now)
-        body = status.build(self._report(effective, before), listed, before)
-        events = (*conditions.events(made, old), *self._dropped())
+        body = status.build(self._report(effective), listed, before)
+        told = self.turned.events if self.turned else ()
+        events = (*conditions.events(made, old), *self._dropped(), *told)
         return Told(status=body, events=events, requeue_after_s=self._again(facts, effective, now))
 
     def _facts(
@@ -84,7 +86,6 @@ class Round:
             entries = objects.items(before, "effective") if effective is None else effective
             agreement = self.push.agreement(status.newest(_live(entries)), now)
         spec = case.spec
-        tuning = spec.tuning if spec else None
         return Facts(
             refusal=case.refusal,
             is_paused=spec is not None and bool(spec.paused),
@@ -104,8 +105,7 @@ class Round:
             wrong_model=self._wrong_model(mine),
             model_name=case.model_name,
             model_phase=_furthest(mine),
-            has_targets=spec is not None and spec.slo is not None,
-            is_tuning_off=tuning is not None and tuning.mode is TuningMode.OFF,
+            measured=measuring.facts(self.turned, self.observed.measured),
             contended=self.contended,
             missing_kinds=self._missing_kinds(),
             schema_version=self.observed.config.schema_version,
@@ -171,7 +171,7 @@ class Round:
         made_at = objects.created_at(self.deployment) if self.deployment else 0.0
         return max([made_at, *(pod.progress_at for pod in self.views)])
 
-    def _report(self, effective: list[dict[str, Any]] | None, before: Mapping[str, Any]) -> Report:
+    def _report(self, effective: list[dict[str, Any]] | None) -> Report:
         case, mine = self.case, self._wanted()
         annotation = (
             objects.annotation(self.deployment, names.INPUTS_ANNOTATION) if self.deployment else ""
@@ -199,23 +199,8 @@ class Round:
             revision=revision,
             effective=effective,
             measured=status.measured(mine),
-            tuning=self._tuning(before),
+            tuning=self.turned.status if self.turned else None,
         )
-
-    def _tuning(self, before: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What the tuner remembers stays; without one nothing is done with it."""
-        spec, wanted = self.case.spec, self.case.wanted
-        if spec is None or wanted is None:
-            return None
-        is_off = spec.tuning is not None and spec.tuning.mode is TuningMode.OFF
-        kept = [
-            item.model_dump(mode="json", by_alias=True, exclude_none=True) for item in wanted.kept
-        ]
-        rest = dict(objects.mapping(before, "tuning"))
-        rest.pop("overlay", None)
-        reason = Reason.TUNING_OFF if is_off else Reason.NOT_BUILT
-        told = {**rest, "state": "Off", "reason": reason.value}
-        return told | {"overlay": kept} if kept else told
 
     def _effective(self, before: Mapping[str, Any], now: float) -> list[dict[str, Any]] | None:
         if self.case.wanted is None:

@@ -65,6 +65,15 @@ class PrometheusConfig(_Group):
     ca_file: str = ""
 
 
+class TuningConfig(_Group):
+    """What holds for the tuning of all LLMDeployments together."""
+
+    frozen: bool = False
+    """No new change anywhere, and those in flight are taken back; accepted ones stay."""
+    max_concurrent: Annotated[int, Field(ge=1, le=1000)] = 5
+    """LLMDeployments that may have a change in flight at the same time."""
+
+
 class AdminTokensConfig(_Group):
     """Files with the master keys of which admin tokens are derived.
 
@@ -107,6 +116,7 @@ class OperatorConfig(_Group):
     log_level: LogLevel = LogLevel.INFO
     engine: EngineConfig = EngineConfig()
     prometheus: PrometheusConfig = PrometheusConfig()
+    tuning: TuningConfig = TuningConfig()
     admin_tokens: AdminTokensConfig = AdminTokensConfig()
     lease: LeaseConfig = LeaseConfig()
 

@@ -59,5 +59,17 @@ class EngineUnreachable(ShellError):
     """An engine's admin port does not answer."""
 
 
+class PrometheusFailed(ShellError):
+    """Prometheus did not answer, or refused a query.
+
+    Attributes:
+        reason: of the condition MetricsAvailable.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class LeaseLost(ShellError):
     """Somebody else may act now; this process must not."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,9 +11,13 @@ from paceline_operator.decide.observed import (
     Config,
     EngineReading,
     Inputs,
+    Measured,
     Observed,
     PodEvent,
 )
+from paceline_operator.decide.tuning import asking
+from paceline_operator.decide.tuning.asking import Question
+from paceline_operator.decide.tuning.state import Phase
 from paceline_operator.render import names
 from paceline_operator.resources import objects
 from paceline_operator.resources.parse import DEFAULT_INSTANCE, INSTANCE_LABEL
@@ -31,6 +35,7 @@ STARTING_S = 5.0
 MOUNTING_S = 10.0
 """A pod without a container after so long is looked up in the cluster's warnings."""
 _MAX_AT_ONCE = 32
+_CHANGING = frozenset(phase.value for phase in Phase if phase is not Phase.PROPOSED)
 
 
 class EngineClient(Protocol):
@@ -53,6 +58,13 @@ class EngineClient(Protocol):
         """Begin a drain."""
 
 
+class Measurer(Protocol):
+    """Prometheus as gathering uses it."""
+
+    async def measure(self, questions: Iterable[Question]) -> Measured:
+        """Samples of the windows that are due."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
     """What was seen, and when to look again although no event will tell."""
@@ -68,6 +80,7 @@ class Gatherer:
 
     Attributes:
         config: `known_kinds` and `schema_version` follow what the cluster serves.
+        prometheus: None if none is configured: then nothing is measured.
     """
 
     cache: Cache
@@ -77,6 +90,7 @@ class Gatherer:
     inputs: Inputs
     config: Config
     clock: Callable[[], float]
+    prometheus: Measurer | None = None
 
     def know(self, found: frozenset[str], schema_version: int | None) -> None:
         """The optional kinds and the schema of LLMDeployments that the cluster serves by now."""
@@ -111,8 +125,23 @@ class Gatherer:
             failures=memory.shown_failures(),
             rewrites=memory.rewrites(now),
             events=events,
+            measured=await self._measured(deployment, pods, now),
+            num_changing=self._num_changing(key),
         )
         return Gathered(observed=observed, tokens=tokens, look_again_s=_look_again(pods))
+
+    async def _measured(self, deployment: Object, pods: tuple[Object, ...], now: float) -> Measured:
+        if self.prometheus is None:
+            return Measured()
+        return await self.prometheus.measure(asking.questions(deployment, pods, now))
+
+    def _num_changing(self, key: Key) -> int:
+        """Other deployments with a tuner's change in flight, by their status."""
+        others = (other for other in self.cache.deployments() if other != key)
+        return sum(
+            objects.text(self.cache.deployment(other), "status", "tuning", "state") in _CHANGING
+            for other in others
+        )
 
     async def _readings(
         self, pods: tuple[Object, ...], tokens: tuple[str, ...], *, with_requests: bool

@@ -23,6 +23,7 @@ from paceline_operator.shell.gather import Gatherer
 from paceline_operator.shell.keys import MasterKeys
 from paceline_operator.shell.leader import Always, Lock
 from paceline_operator.shell.port_forward import PortForwards
+from paceline_operator.shell.prometheus import Prometheus
 from paceline_operator.shell.queue import WorkQueue
 from paceline_operator.shell.reconcile import Reconciler
 from paceline_operator.shell.resync import Resync
@@ -65,6 +66,7 @@ class _Operator:
         if uses_port_forward:
             access = PortForwards(api)
         self._engines = Engines(access, time.time)
+        self._prometheus = _prometheus(found)
         self._gatherer = Gatherer(
             cache=self._cache,
             cluster=self._cluster,
@@ -80,8 +82,11 @@ class _Operator:
                 field_manager=manager,
                 operator_namespace=found.namespace,
                 operator_labels=found.operator_labels,
+                is_tuning_frozen=found.tuning.frozen,
+                max_changing=found.tuning.max_concurrent,
             ),
             clock=time.time,
+            prometheus=self._prometheus,
         )
         self._counts = metrics.Reconciles()
         reconciler = Reconciler(
@@ -132,6 +137,8 @@ class _Operator:
                 await asyncio.gather(acting, watching, return_exceptions=True)
                 await self._lock.release()
                 await self._engines.close()
+                if self._prometheus is not None:
+                    await self._prometheus.close()
                 await self._cluster.session.close()
             for task in done:
                 if not task.cancelled() and (error := task.exception()) is not None:
@@ -186,6 +193,16 @@ def _first(error: BaseException) -> BaseException:
         lost = error.subgroup(LeaseLost)
         return _first((lost or error).exceptions[0])
     return error
+
+
+def _prometheus(found: OperatorConfig) -> Prometheus | None:
+    if not found.prometheus.url:
+        return None
+    return Prometheus(
+        found.prometheus.url,
+        bearer_token_file=found.prometheus.bearer_token_file,
+        ca_file=found.prometheus.ca_file,
+    )
 
 
 def _master_keys(found: OperatorConfig) -> MasterKeys:

@@ -54,7 +54,6 @@ HEALTHY: Mapping[Signal, float] = {
     Signal.DRAFTED: 0,
     Signal.ACCEPTED: 0,
     Signal.STARTUP: 60,
-    Signal.KV_BLOCKS: 10_000,
 }
 
 SHOWS: Mapping[Symptom, Mapping[Signal, float]] = {

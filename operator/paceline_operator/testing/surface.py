@@ -210,7 +210,6 @@ def sample(
         Signal.DRAFTED: 0,
         Signal.ACCEPTED: 0,
         Signal.STARTUP: surface.startup_s,
-        Signal.KV_BLOCKS: surface.kv_tokens / 16,
     }
     return Sample(window=window, pods=pods, values=values)
 

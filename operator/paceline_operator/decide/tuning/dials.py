@@ -16,6 +16,7 @@ from paceline_crds.unsupported import unsupported
 from paceline_operator.resources import overlay
 from paceline_operator.resources.overlay import text_of, value_of
 
+RESTART = ChangeClass.RESTART
 _NO_MAXIMUM = {"watermark": 0.1, "gpu_memory_utilization": 0.96}
 """Largest values of settings that have no boot maximum, where spec gives no bounds."""
 _NO_MINIMUM = frozenset({"speculative_num_tokens", "watermark"})

@@ -16,11 +16,20 @@ from paceline_operator.decide.tuning import load, verdict
 from paceline_operator.decide.tuning.arm import Arm
 from paceline_operator.decide.tuning.observation import Observation
 from paceline_operator.decide.tuning.policy import Policy
+from paceline_operator.decide.tuning.signals import Problem
 from paceline_operator.decide.tuning.state import Ban, Outcome, State
+from paceline_operator.resources import objects
 
 FREEZE_S = 600
 """A freeze that lasts longer takes the change in flight back: never kept and unverified."""
 ERROR_SHARE = 0.05
+LACKS = {
+    Problem.NO_SERIES: "Prometheus has no series of the counted pods; check that it scrapes them",
+    Problem.PODS_MISSING: "Prometheus has no series of some of the counted pods",
+    Problem.SCRAPE_TOO_SLOW: "a window must hold four scrapes; make tuning.window longer, or "
+    "monitoring.podMonitor.interval shorter",
+}
+"""Sentences for what spoils measurements."""
 STALE_WINDOWS = 3
 MAX_REVERSALS = 2
 RESTART = ChangeClass.RESTART
@@ -51,9 +60,9 @@ def patience(state: State, seen: Observation, now: int) -> Stop | None:
         return _wait("TooManyAtOnce", "as many changes are in flight as this operator allows")
     if spent.reversals >= MAX_REVERSALS:
         return _wait("Holding", "two accepted changes were undone today: it holds what it has")
-    left = _cooldown_left(state, policy, now)
-    if left > 0:
-        return _wait("Cooldown", f"the last change ended less than its cooldown ago; {left} s left")
+    until = _cooldown_until(state, policy)
+    if until > now:
+        return _wait("Cooldown", f"the next change may come at {objects.timestamp(until)}")
     if spent.live >= policy.live_budget:
         return _wait("BudgetSpent", f"{spent.live} changes were made today, as many as allowed")
     if not verdict.is_full(state.baseline, policy):
@@ -138,9 +147,12 @@ def _of_metrics(state: State, seen: Observation, now: int) -> Stop | None:
     policy = seen.policy
     if seen.lack_of_metrics:
         return Stop(reason=seen.lack_of_metrics, message=seen.lack_text)
+    if state.lack:
+        return Stop(reason=state.lack, message=LACKS[Problem(state.lack)])
     age = now - state.seen_until
     if state.seen_until and age > STALE_WINDOWS * policy.window_s + 2 * policy.scrape_s:
-        return Stop(reason="MetricsStale", message=f"the last measurement is {age} s old")
+        since = objects.timestamp(state.seen_until)
+        return Stop(reason="MetricsStale", message=f"the last measurement ended at {since}")
     arm = state.growing if state.growing.windows else state.baseline
     if arm.finished and arm.errors / arm.finished > ERROR_SHARE:
         return Stop(reason="Errors", message=f"{arm.errors:.0f} requests ended with an error")
@@ -162,13 +174,13 @@ def _is_low(arm: Arm, policy: Policy) -> bool:
     return arm.requests * policy.max_arm_s < policy.min_requests * (arm.end - arm.start)
 
 
-def _cooldown_left(state: State, policy: Policy, now: int) -> int:
+def _cooldown_until(state: State, policy: Policy) -> int:
     made = [item for item in state.history if item.outcome is not Outcome.REJECTED]
     if not made:
         return 0
     is_restart = made[-1].setting in _RESTARTING
     pause = policy.restart_cooldown_s if is_restart else policy.live_cooldown_s
-    return max(0, made[-1].ended + pause - now)
+    return made[-1].ended + pause
 
 
 def _wait(reason: str, message: str) -> Stop:

@@ -134,14 +134,12 @@ class _Asked:
     def _gauges(self) -> dict[Signal, str]:
         percentile = f"quantile_over_time(0.95, {self._series(metrics.KV_USAGE)})"
         labels = ", ".join(self.scope.identity)
-        blocks = self._each("last_over_time", metrics.BLOCKS, by=("state",))
         return {
             Signal.RUNNING: f"avg({self._each('avg_over_time', metrics.RUNNING)})",
             Signal.WAITING: f"avg({self._each('avg_over_time', metrics.WAITING)})",
             Signal.LEAST_WAITING: f"sum({self._each('min_over_time', metrics.WAITING)})",
             Signal.KV_USAGE: f"avg({self._each('avg_over_time', metrics.KV_USAGE)})",
             Signal.KV_USAGE_P95: f"max(max by ({labels}) ({percentile}))",
-            Signal.KV_BLOCKS: f"min(sum by ({labels}) ({blocks}))",
         }
 
     def _times(self) -> dict[Signal, str]:

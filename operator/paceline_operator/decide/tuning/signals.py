@@ -105,8 +105,6 @@ class Signal(StrEnum):
     """Draft tokens that were accepted."""
     STARTUP = "startup"
     """Seconds that the slowest start took."""
-    KV_BLOCKS = "kvBlocks"
-    """Fewest KV blocks of a pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -129,6 +127,7 @@ class Window:
 class Problem(StrEnum):
     """Why a window cannot be used. Reasons of MetricsAvailable are among them."""
 
+    NO_PODS = "NoWarmPods"
     NO_SERIES = "NoSeries"
     PODS_MISSING = "PodsMissing"
     SCRAPE_TOO_SLOW = "ScrapeTooSlow"
@@ -172,7 +171,9 @@ class Sample:
     def problem(self) -> Problem | None:
         """Why this window cannot be used, None if it can."""
         scrapes, pods = self.get(Signal.SCRAPES), self.get(Signal.PODS)
-        if scrapes is None or pods is None or not self.pods:
+        if not self.pods:
+            return Problem.NO_PODS
+        if scrapes is None or pods is None:
             return Problem.NO_SERIES
         if pods < len(self.pods):
             return Problem.PODS_MISSING

@@ -144,6 +144,7 @@ class State:
         sequence: number of the last change.
         seen_until: end of the last window that was looked at, 0 for none.
         stopped_since: when what keeps it from new changes began, 0 for nothing.
+        lack: why the last window was no measurement, empty if it was one.
         fingerprint: of the spec that arms were measured under.
         baseline: the last complete arm; growing: the next one.
     """
@@ -161,6 +162,7 @@ class State:
     sequence: int = 0
     seen_until: int = 0
     stopped_since: int = 0
+    lack: str = ""
     fingerprint: str = ""
     baseline: Arm = field(default_factory=Arm)
     growing: Arm = field(default_factory=Arm)

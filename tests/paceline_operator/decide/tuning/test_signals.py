@@ -36,4 +36,4 @@ def test_a_window_says_why_it_cannot_be_used(
 
 def test_a_window_without_series_or_without_pods_has_no_measurement() -> None:
     assert sample(without=frozenset({Signal.SCRAPES})).problem is Problem.NO_SERIES
-    assert sample(pods=()).problem is Problem.NO_SERIES
+    assert sample(pods=()).problem is Problem.NO_PODS

@@ -1,0 +1,93 @@
+"""Prometheus through its HTTP API: questions in, samples out. The only place that talks to it."""
+
+import ssl
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from paceline_operator.decide.observed import Measured
+from paceline_operator.decide.tuning.asking import Question
+from paceline_operator.decide.tuning.queries import LABEL
+from paceline_operator.decide.tuning.signals import Sample, Signal
+from paceline_operator.resources import objects
+from paceline_operator.shell.errors import PrometheusFailed
+
+TIMEOUT_S = 10.0
+_KNOWN = frozenset(signal.value for signal in Signal)
+_UNAVAILABLE = 503
+
+
+class Prometheus:
+    """A client of one Prometheus. Mutable: keeps connections."""
+
+    def __init__(self, url: str, *, bearer_token_file: str = "", ca_file: str = "") -> None:
+        self._url = url.rstrip("/")
+        self._token_file = bearer_token_file
+        self._ca_file = ca_file
+        self._http: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """End its connections."""
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def measure(self, questions: Iterable[Question]) -> Measured:
+        """A sample for each question, oldest first; the first failure ends it and is told."""
+        samples: list[Sample] = []
+        try:
+            for question in questions:
+                if not question.pods:
+                    samples.append(question.nothing())
+                    continue
+                values = await self.values(question.query, question.at)
+                samples.append(Sample(window=question.window, pods=question.pods, values=values))
+        except PrometheusFailed as failed:
+            return Measured(samples=tuple(samples), lack=failed.reason, text=str(failed))
+        return Measured(samples=tuple(samples), lack="", text="")
+
+    async def values(self, query: str, at: float) -> dict[Signal, float]:
+        """The signals of a query, evaluated at a time.
+
+        Raises:
+            PrometheusFailed: no answer, or a refusal.
+        """
+        body = await self._post({"query": query, "time": f"{at:.3f}"})
+        found = {}
+        for item in objects.items(body, "data", "result"):
+            name = objects.text(item, "metric", LABEL)
+            pair = item.get("value")
+            if name in _KNOWN and isinstance(pair, list) and len(pair) == 2:
+                found[Signal(name)] = float(pair[1])
+        return found
+
+    async def _post(self, form: Mapping[str, str]) -> Mapping[str, Any]:
+        try:
+            if self._http is None:
+                timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=3.0)
+                connector = aiohttp.TCPConnector(ssl=self._trust())
+                self._http = aiohttp.ClientSession(timeout=timeout, connector=connector)
+            url = f"{self._url}/api/v1/query"
+            async with self._http.post(url, data=form, headers=self._headers()) as answer:
+                body = await answer.json(content_type=None)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            told = str(error) or type(error).__name__
+            raise PrometheusFailed("PrometheusUnreachable", f"{self._url}: {told}") from error
+        if not isinstance(body, Mapping) or body.get("status") != "success":
+            told = objects.text(body, "error") or f"HTTP {answer.status}"
+            is_away = answer.status >= _UNAVAILABLE
+            reason = "PrometheusUnreachable" if is_away else "QueryFailed"
+            raise PrometheusFailed(reason, f"{self._url}: {told[:500]}")
+        return body
+
+    def _headers(self) -> dict[str, str]:
+        """The bearer token, read each time: projected tokens are replaced while a pod runs."""
+        if not self._token_file:
+            return {}
+        token = Path(self._token_file).read_text(encoding="utf-8").strip()
+        return {"Authorization": f"Bearer {token}"}
+
+    def _trust(self) -> ssl.SSLContext | bool:
+        return ssl.create_default_context(cafile=self._ca_file) if self._ca_file else True
