@@ -72,6 +72,7 @@ class WriteGate:
                 finally:
                     loop.call_soon_threadsafe(ended.set)
                     thread.join(30)
+                    loop.close()
 
     def _write_kubeconfig(self, port: int) -> None:
         document = {
