@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import images, lifecycle, operator_process
+from cluster import host_volumes, images, lifecycle, operator_process
 from cluster.client import Cluster
 from cluster.deployment import Deployment
 from cluster.host_volumes import CHECKOUT
@@ -164,6 +164,9 @@ def operator(
         operator_process.load_engine_image(cluster)
         image = replace(image, name=images.ENGINE)
     process = OperatorProcess(cluster, namespace.name, tmp_path, image)
+    if cluster.layout is not None:
+        namespace.provide_cache()
+        process.keep_in(host_volumes.CACHE_CLAIM)
     yield from operator_process.running(process)
 
 

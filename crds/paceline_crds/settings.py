@@ -244,6 +244,27 @@ class EngineSettings(BaseModel):
         le=32,
         description="Most draft tokens that memory is planned for. Default: speculativeNumTokens.",
     )
+    speculative_adaptive: Annotated[bool, Knob(change=LIVE, spec="speculative.adaptive")] = Field(
+        default=True,
+        description="Draft as many tokens, up to speculativeNumTokens, as pay by the goodput "
+        "measured, none included. Off: always as many as there are.",
+    )
+    speculative_min_lookup: Annotated[
+        int, Knob(change=RESTART, unit="tokens", spec="speculative.minLookup")
+    ] = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description="Shortest suffix of the context that method Ngram looks up in it.",
+    )
+    speculative_max_lookup: Annotated[
+        int, Knob(change=RESTART, unit="tokens", spec="speculative.maxLookup")
+    ] = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="Longest suffix of the context that method Ngram looks up in it.",
+    )
 
     slo_ttft_ms: Annotated[int | None, Knob(change=LIVE, unit="ms", spec="slo.ttft.target")] = (
         Field(default=None, ge=1, le=86_400_000, description="Target of time to first token.")
@@ -273,6 +294,22 @@ class EngineSettings(BaseModel):
                     f"{to_camel(name)} must be <= {to_camel(knob.boot_maximum)} ({boot}), got "
                     f"{value}; raise {to_camel(knob.boot_maximum)}, which needs a restart"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _speculation_is_whole(self) -> "EngineSettings":
+        if self.speculative_min_lookup > self.speculative_max_lookup:
+            raise ValueError(
+                f"speculativeMinLookup must be <= speculativeMaxLookup "
+                f"({self.speculative_max_lookup}), got {self.speculative_min_lookup}"
+            )
+        method = self.speculative_method
+        most = max(self.speculative_num_tokens, self.boot_max_speculative_num_tokens or 0)
+        if method is not SpeculativeMethod.NONE and most == 0:
+            raise ValueError(
+                f"speculativeMethod {method} needs speculativeNumTokens >= 1 (or, to turn it on "
+                "later, bootMaxSpeculativeNumTokens >= 1), got 0"
+            )
         return self
 
     @property

@@ -106,21 +106,15 @@ class Speculative(Group):
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
     """uri of the draft model, for methods DraftModel and Eagle."""
-    min_lookup: Annotated[int, Field(ge=1, le=64)] | None = None
-    """Shortest suffix that method Ngram looks up in the context. Default: 2."""
-    max_lookup: Annotated[int, Field(ge=1, le=64)] | None = None
-    """Longest suffix that method Ngram looks up in the context. Default: 4."""
-    adaptive: bool | None = None
-    """Pick the number of draft tokens by the goodput measured. Default: true."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "!has(self.minLookup) || !has(self.maxLookup) || self.minLookup <= self.maxLookup",
             "speculative.minLookup must be <= maxLookup; lower minLookup or raise maxLookup",
             lambda group: (
-                group.min_lookup is None
-                or group.max_lookup is None
-                or group.min_lookup <= group.max_lookup
+                group.given("min_lookup") is None
+                or group.given("max_lookup") is None
+                or group.given("min_lookup") <= group.given("max_lookup")
             ),
         ),
         Rule(
@@ -129,7 +123,7 @@ class Speculative(Group):
             "speculative.minLookup and maxLookup are for method Ngram; set method: Ngram or "
             "remove them",
             lambda group: (
-                (group.min_lookup is None and group.max_lookup is None)
+                (group.given("min_lookup") is None and group.given("max_lookup") is None)
                 or _has_method(group, SpeculativeMethod.NGRAM)
             ),
         ),
@@ -149,6 +143,17 @@ class Speculative(Group):
             lambda group: (
                 not group.given("num_tokens")
                 or group.given("method") not in {None, SpeculativeMethod.NONE}
+            ),
+        ),
+        Rule(
+            "!has(self.method) || self.method == 'None' || (has(self.numTokens) && "
+            "self.numTokens > 0) || (has(self.bootMaxNumTokens) && self.bootMaxNumTokens > 0)",
+            "speculative.method needs numTokens, the most draft tokens of a step; give it, or "
+            "bootMaxNumTokens for a tuner to raise it to",
+            lambda group: (
+                group.given("method") in {None, SpeculativeMethod.NONE}
+                or bool(group.given("num_tokens"))
+                or bool(group.given("boot_max_num_tokens"))
             ),
         ),
     )

@@ -43,12 +43,9 @@ _LIMITS = {
         is_accepted=lambda value: value is not SchedulingPolicy.FAIR,
     ),
     "speculative_method": _Limit(
-        accepted="None",
-        lack="no speculative decoding",
-        is_accepted=lambda value: value is SpeculativeMethod.NONE,
-    ),
-    "speculative_num_tokens": _Limit(
-        accepted="0", lack="no speculative decoding", is_accepted=lambda value: value == 0
+        accepted="None or Ngram",
+        lack="no other proposer of drafts",
+        is_accepted=lambda value: value in {SpeculativeMethod.NONE, SpeculativeMethod.NGRAM},
     ),
 }
 

@@ -90,6 +90,44 @@ def objects(namespace: str, extra: tuple[View, ...] = ()) -> list[dict[str, Any]
     return documents
 
 
+CACHE_CLAIM = "cache"
+
+
+def cache_objects(namespace: str, folder: Path) -> list[dict[str, Any]]:
+    """A volume that all engines of a cluster may write to, and a namespace's claim of it.
+
+    As a cluster's own shared cache is: kernels are compiled by the first pod alone.
+    """
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    volume = f"{namespace}-{CACHE_CLAIM}"
+    shared: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": volume, "labels": {"paceline.dev/e2e-namespace": namespace}},
+            "spec": {
+                **shared,
+                "capacity": {"storage": "1Gi"},
+                "persistentVolumeReclaimPolicy": "Retain",
+                "hostPath": {"path": str(folder), "type": "Directory"},
+                "claimRef": {"namespace": namespace, "name": CACHE_CLAIM},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": CACHE_CLAIM, "namespace": namespace},
+            "spec": {
+                **shared,
+                "volumeName": volume,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        },
+    ]
+
+
 def pod_volumes(extra: tuple[View, ...] = ()) -> list[dict[str, Any]]:
     """`volumes` of a pod that uses the claims; with a /tmp of its own."""
     claims = [

@@ -117,6 +117,13 @@ class Namespace:
         if image.name == images.HOST:
             self.cluster.apply(*host_volumes.objects(self.name, image.views))
 
+    def provide_cache(self) -> Path:
+        """Make the claim of what engines keep; the folder behind it."""
+        assert self.cluster.layout is not None, "the folder is one of this machine"
+        folder = self.cluster.layout.folder / "cache"
+        self.cluster.apply(*host_volumes.cache_objects(self.name, folder))
+        return folder
+
     def ready_pods(self, selector: str) -> list[str]:
         """Names of the pods that are ready and not about to end."""
         pods = self.items("pods", f"--selector={selector}")

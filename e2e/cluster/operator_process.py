@@ -46,6 +46,10 @@ class OperatorProcess:
             },
         }
 
+    def keep_in(self, claim: str) -> None:
+        """Have its engines keep what they fetch and compile in a claim."""
+        self.config["engine"]["podDefaults"]["cache"] = {"pvc": {"claimName": claim}}
+
     def start(self, *arguments: str) -> None:
         """Start it; `ready` waits until it has seen everything."""
         file = self.folder / "operator.json"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import images, operator_process
-from cluster.client import Document
+from cluster import host_volumes, images, operator_process
 from cluster.deployment import CHILD_KINDS, LABEL, Deployment
 from cluster.errors import CommandFailed
 from cluster.host_volumes import CHECKOUT
@@ -17,7 +16,6 @@ from cluster.release import OPERATOR_PODS, Release, engine_values
 
 pytestmark = pytest.mark.timeout(900)
 EXAMPLE = str(CHECKOUT / "examples" / "demo.yaml")
-CACHE = "cache"
 ASK = """
 import json, openai
 answers = {}
@@ -33,46 +31,17 @@ print(json.dumps(answers))
 """
 
 
-def filled_cache(namespace: Namespace, model: Path) -> None:
+def fill_cache(namespace: Namespace, model: Path) -> None:
     """A claim that engines keep what they fetch in, with the demo model in it already.
 
     Pods of these journeys reach nothing outside of their cluster, and so no package index.
     """
-    layout = namespace.cluster.layout
-    assert layout is not None
-    folder = layout.folder / "cache" / namespace.name
-    (folder / "models" / "models").mkdir(parents=True)
-    shutil.copytree(model, folder / "models" / "models" / model.name)
-    for path in (folder, *(item for item in folder.rglob("*") if item.is_dir())):
-        path.chmod(0o777)
-    volume = f"{namespace.name}-{CACHE}"
-    shared: Document = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    namespace.cluster.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {
-                "name": volume,
-                "labels": {"paceline.dev/e2e-namespace": namespace.name},
-            },
-            "spec": {
-                **shared,
-                "capacity": {"storage": "1Gi"},
-                "hostPath": {"path": str(folder), "type": "Directory"},
-                "claimRef": {"namespace": namespace.name, "name": CACHE},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": CACHE, "namespace": namespace.name},
-            "spec": {
-                **shared,
-                "volumeName": volume,
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        },
-    )
+    folder = namespace.provide_cache() / "models"
+    there = folder / "models" / model.name
+    if not there.exists():
+        shutil.copytree(model, there)
+        for path in (folder, there.parent):
+            path.chmod(0o777)
 
 
 @pytest.fixture
@@ -81,10 +50,12 @@ def installed(release: Release, image: Image, model: Path, tmp_path: Path) -> Re
     if image.name != images.HOST:
         pytest.skip("needs a node of this machine: the demo model is mounted from it")
     namespace = release.namespace
-    filled_cache(namespace, model)
+    fill_cache(namespace, model)
     operator_process.load_engine_image(namespace.cluster)
     values = tmp_path / "engine.yaml"
-    values.write_text(yaml.safe_dump(engine_values(image, CACHE)), encoding="utf-8")
+    values.write_text(
+        yaml.safe_dump(engine_values(image, host_volumes.CACHE_CLAIM)), encoding="utf-8"
+    )
     release.install(
         "paceline",
         "--take-ownership",

@@ -10,7 +10,7 @@ before any row's attention of that layer.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -110,7 +110,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderBatch:
-    """One step's rows. All tensors are contiguous and on the CPU.
+    """One step's rows. All tensors are contiguous and on the device of the weights.
 
     Attributes:
         token_ids, positions, slot_mapping: [tokens] int64; slot -1: not written.
@@ -126,6 +126,16 @@ class DecoderBatch:
     cu_seqlens_q: Tensor
     seq_lens: Tensor
     logit_rows: Tensor
+
+    def to(self, device: torch.device) -> "DecoderBatch":
+        """The same step in a device's memory; the very same batch if it is there already."""
+        if self.token_ids.device == device:
+            return self
+        moved = {
+            field.name: getattr(self, field.name).to(device, non_blocking=True)
+            for field in fields(self)
+        }
+        return DecoderBatch(**moved)
 
 
 def prepare_layer(

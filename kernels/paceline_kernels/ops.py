@@ -1,8 +1,8 @@
 """One entry per operation: arguments are checked, the implementation is picked by name.
 
-Implementations: "reference" (eager torch, defines the result), "torch" (torch's own kernels) and
-"cpu" (our C++, float32 activations; `cpu_unavailable_reason()` is None where it runs). Nothing
-falls back: a name that cannot run here raises ImplUnavailableError.
+Implementations: "reference" (eager torch, defines the result), "torch" (torch's own kernels),
+"cpu" (our C++, float32 activations; `cpu_unavailable_reason()` is None where it runs) and "triton"
+(GPUs). Nothing falls back: a name that cannot run here raises ImplUnavailableError.
 """
 
 import torch
@@ -20,8 +20,9 @@ from paceline_kernels.linear import (
     prepare_linear,
     project_rows,
 )
-from paceline_kernels.paged_kv import new_kv_cache, paged_attention, write_kv
+from paceline_kernels.paged_kv import check_write, new_kv_cache, paged_attention, write_kv
 from paceline_kernels.sampling import sample_gumbel, sample_top
+from paceline_kernels.speculation import verify_drafts
 
 __all__ = [
     "IMPLS",
@@ -37,10 +38,12 @@ __all__ = [
     "project_rows",
     "rms_norm",
     "rotary_",
+    "rotary_write_kv_",
     "sample_gumbel",
     "sample_top",
     "set_cpu_threads",
     "silu_and_mul",
+    "verify_drafts",
     "write_kv",
 ]
 
@@ -109,6 +112,57 @@ def rotary_(
         ShapeError: sizes that do not fit.
         DTypeError: formats that do not fit.
     """
+    _check_rotary(q, k, positions, cos_sin)
+    module_of(impl).rotary_(q, k, positions, cos_sin)
+
+
+def rotary_write_kv_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    impl: str = "torch",
+) -> None:
+    """Rotate q and k in place, then write k and v into the paged cache; "triton" in one pass.
+
+    Args:
+        q: as rotary_; k, positions, cos_sin likewise.
+        k: see q.
+        v: as write_kv; k_cache, v_cache, slot_mapping, k_scale, v_scale likewise.
+        positions: see q.
+        cos_sin: see q.
+        k_cache: see v.
+        v_cache: see v.
+        slot_mapping: see v; a token with slot -1 is rotated, not written.
+        k_scale: see v.
+        v_scale: see v.
+        impl: name of the implementation.
+
+    Raises:
+        ShapeError: sizes that do not fit.
+        DTypeError: formats that do not fit.
+    """
+    _check_rotary(q, k, positions, cos_sin)
+    check_write(k, v, k_cache, v_cache, slot_mapping, k_scale, v_scale)
+    module = module_of(impl)
+    caches = (k_cache, v_cache, slot_mapping)
+    if impl == "triton":
+        module.rotary_write_kv_(
+            q, k, v, positions, cos_sin, *caches, k_scale=k_scale, v_scale=v_scale
+        )
+        return
+    module.rotary_(q, k, positions, cos_sin)
+    module.write_kv(k, v, *caches, k_scale=k_scale, v_scale=v_scale)
+
+
+def _check_rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
     checks.expect_shape("q", q, (None, None, None), "tokens, heads, head_dim")
     checks.expect_shape("k", k, (q.shape[0], None, q.shape[2]), "tokens, num_kv_heads, head_dim")
     checks.expect_dtype("q", q, checks.FLOATS)
@@ -121,7 +175,6 @@ def rotary_(
         raise ShapeError(
             f"rotary_dim must be even and <= head_dim {q.shape[2]}, got {cos_sin.shape[1]}"
         )
-    module_of(impl).rotary_(q, k, positions, cos_sin)
 
 
 def silu_and_mul(x: Tensor, *, impl: str = "torch") -> Tensor:

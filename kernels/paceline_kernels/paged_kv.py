@@ -87,14 +87,7 @@ def write_kv(
         ShapeError: sizes that do not fit.
         DTypeError: formats that do not fit.
     """
-    checks.expect_shape("k", k, (None, None, None), "tokens, num_kv_heads, head_dim")
-    checks.expect_shape("v", v, tuple(k.shape), "tokens, num_kv_heads, head_dim")
-    checks.expect_dtype("k", k, checks.FLOATS)
-    checks.expect_dtype("v", v, (k.dtype,))
-    _check_caches(k_cache, v_cache, k.shape[1], k.shape[2])
-    checks.expect_kv_scales(k_cache, k_scale, v_scale)
-    checks.expect_shape("slot_mapping", slot_mapping, (k.shape[0],), "tokens")
-    checks.expect_dtype("slot_mapping", slot_mapping, (torch.int64,))
+    check_write(k, v, k_cache, v_cache, slot_mapping, k_scale, v_scale)
     module_of(impl).write_kv(k, v, k_cache, v_cache, slot_mapping, k_scale=k_scale, v_scale=v_scale)
 
 
@@ -158,6 +151,26 @@ def paged_attention(
         v_scale=v_scale,
     )
     return result
+
+
+def check_write(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> None:
+    """Refuse arguments of a write that do not fit together; see write_kv."""
+    checks.expect_shape("k", k, (None, None, None), "tokens, num_kv_heads, head_dim")
+    checks.expect_shape("v", v, tuple(k.shape), "tokens, num_kv_heads, head_dim")
+    checks.expect_dtype("k", k, checks.FLOATS)
+    checks.expect_dtype("v", v, (k.dtype,))
+    _check_caches(k_cache, v_cache, k.shape[1], k.shape[2])
+    checks.expect_kv_scales(k_cache, k_scale, v_scale)
+    checks.expect_shape("slot_mapping", slot_mapping, (k.shape[0],), "tokens")
+    checks.expect_dtype("slot_mapping", slot_mapping, (torch.int64,))
 
 
 def _check_caches(

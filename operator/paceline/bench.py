@@ -1,4 +1,4 @@
-"""`paceline bench`: the scheduler alone, and any OpenAI-compatible server under load."""
+"""`paceline bench`: the scheduler alone, any OpenAI-compatible server under load, FP8 KV."""
 
 import argparse
 import json
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from paceline import bench_kv_dtype
 from paceline.errors import EXIT_OK, CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -23,6 +24,7 @@ def add_command(commands: Any) -> None:
     _add_serve(kinds)
     _add_interference(kinds)
     _add_sim(kinds)
+    bench_kv_dtype.add_command(kinds)
     shown = kinds.add_parser("workloads", help="list the workloads and what batching can gain")
     shown.add_argument("--seed", type=int, default=1234, help="of the workloads (default 1234)")
     shown.set_defaults(handler=list_workloads)

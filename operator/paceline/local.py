@@ -51,7 +51,6 @@ IGNORED = (
     "model.tokenSecretRef",
     "service.type",
     "drain.preStopSeconds",
-    "speculative.adaptive",
     "slo.ttft.attainment",
     "slo.itl.attainment",
     "slo.e2e.attainment",

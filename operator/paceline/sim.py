@@ -146,7 +146,8 @@ def _run(args: argparse.Namespace) -> int:
         row["simulated_requests_per_minute"] = round(60 * row["requests"] / max(took_s, 1e-9))
         rows.append(row)
         courses.append((policy, sim.timeline.points))
-        notes.append(f"{policy}: {took_s:.1f} s of one core for {row['requests']:,} requests; {note}")
+        count = row["requests"]
+        notes.append(f"{policy}: {took_s:.1f} s of one core for {count:,} requests; {note}")
     _show(args, rows, notes)
     _plot(args, courses)
     return EXIT_OK

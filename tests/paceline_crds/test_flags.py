@@ -105,8 +105,7 @@ def test_help_and_reference_say_what_this_release_does_not_build() -> None:
     for name, accepted in {
         "tensor_parallel_size": "1",
         "scheduling_policy": "Fcfs or Priority",
-        "speculative_method": "None",
-        "speculative_num_tokens": "0",
+        "speculative_method": "None or Ngram",
     }.items():
         note = f"In this release it must be {accepted}"
         assert note in flags.help_of(name)

@@ -46,6 +46,19 @@ def test_an_engine_has_every_boot_maximum_resolved() -> None:
     assert booted.boot_max_speculative_num_tokens == 3
 
 
+@pytest.mark.parametrize("boot", [None, 0])
+def test_a_method_of_speculation_without_drafts_is_refused(boot: int | None) -> None:
+    with pytest.raises(ValidationError, match="speculativeMethod Ngram needs speculativeNumTokens"):
+        EngineSettings(speculative_method="Ngram", boot_max_speculative_num_tokens=boot)
+    EngineSettings(speculative_method="Ngram", boot_max_speculative_num_tokens=1)
+    EngineSettings(speculative_method="Ngram", speculative_num_tokens=1)
+
+
+def test_the_shortest_lookup_is_at_most_the_longest() -> None:
+    with pytest.raises(ValidationError, match=r"speculativeMinLookup must be <= .* got 5"):
+        EngineSettings(speculative_min_lookup=5)
+
+
 def test_a_limit_above_its_boot_maximum_is_refused() -> None:
     with pytest.raises(ValidationError, match="raise bootMaxNumSeqs, which needs a restart"):
         EngineSettings(max_num_seqs=9, boot_max_num_seqs=8)

@@ -23,7 +23,7 @@ def test_a_plain_manifest_is_supported() -> None:
         ("tensorParallelSize: 2", "tensorParallelSize"),
         ("kvCache: {offload: {hostMemory: 1Gi}}", "kvCache.offload"),
         ("scheduling: {policy: Fair, tenants: [{name: a}]}", "scheduling.tenants"),
-        ("speculative: {method: Eagle, model: a}", "speculative.model"),
+        ("speculative: {method: Eagle, model: a, numTokens: 2}", "speculative.model"),
     ],
 )
 def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:
@@ -37,7 +37,10 @@ def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:
     ("line", "sentence"),
     [
         ("scheduling: {policy: Fair}", "schedulingPolicy must be Fcfs or Priority, got Fair"),
-        ("speculative: {method: Ngram}", "speculativeMethod must be None, got Ngram"),
+        (
+            "speculative: {method: Mtp, numTokens: 2}",
+            "speculativeMethod must be None or Ngram, got Mtp",
+        ),
     ],
 )
 def test_a_setting_that_the_engine_would_refuse_is_refused_before(line: str, sentence: str) -> None:
@@ -49,7 +52,10 @@ def test_a_setting_that_the_engine_would_refuse_is_refused_before(line: str, sen
 
 def test_stock_vllm_may_do_what_our_engine_cannot() -> None:
     manifest = MANIFEST.replace("uri: demo", "uri: hf://a/b")
-    text = manifest + "  runtime: VLLM\n  kvCache: {dtype: FP8}\n  speculative: {method: Ngram}\n"
+    text = (
+        manifest
+        + "  runtime: VLLM\n  kvCache: {dtype: FP8}\n  speculative: {method: Ngram, numTokens: 2}\n"
+    )
     spec = llmdeployment.loads(text).spec
     assert support.not_supported(spec, resolve.settings_of(spec)) == []
 

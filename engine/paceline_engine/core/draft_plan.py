@@ -47,6 +47,24 @@ class RowTemplate:
         return made
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedDrafts:
+    """Draft tokens that a step verifies.
+
+    Attributes:
+        counts: [decodes] int32, for each row of the decodes.
+        tokens: [decodes, width] int32, valid up to the row's count.
+    """
+
+    counts: Int32
+    tokens: Int32
+
+    def flat(self, kept: NDArray[np.bool_]) -> tuple[Int32, Int32]:
+        """Counts of the kept decodes, and their drafts row by row."""
+        counts, tokens = self.counts[kept], self.tokens[kept]
+        return counts, tokens[np.arange(tokens.shape[1]) < counts[:, None]]
+
+
 @dataclass(slots=True)
 class DraftPlan:
     """Mutable; becomes a `StepPlan` by `build`. Blocks are in the tables already.
@@ -57,6 +75,7 @@ class DraftPlan:
         dropped: slots that were taken back altogether.
         skipped: decodes that keep their slot, but are not planned in this step.
         chunks: slot -> tokens, for prefill rows in their order.
+        drafts: what is verified with the decodes; planned after all rows that may be taken back.
         added: slot -> request that takes the slot.
         is_refused: somebody did not get blocks; nobody behind takes those.
         victims: running requests, best first, once somebody needs blocks.
@@ -69,6 +88,7 @@ class DraftPlan:
     dropped: set[int] = field(default_factory=set)
     skipped: set[int] = field(default_factory=set)
     chunks: dict[int, int] = field(default_factory=dict)
+    drafts: PlannedDrafts | None = None
     added: dict[int, AddedRequest] = field(default_factory=dict)
     is_refused: bool = False
     victims: list[TrackedRequest] | None = None
@@ -110,17 +130,24 @@ class DraftPlan:
 
     def build(self, slots: Slots, removed: list[int]) -> StepPlan | None:
         """The plan, None if it has no row. Advances C and P of its rows."""
-        decodes = self.decodes
-        if decodes is not None and (self.dropped or self.skipped):
-            gone = _int32(self.dropped | self.skipped)
-            kept = decodes.slots[~np.isin(decodes.slots, gone)]
-            decodes = RowTemplate.of(kept, slots)
+        decodes, drafts = self.decodes, None
+        if decodes is not None:
+            kept = np.ones(len(decodes.slots), dtype=np.bool_)
+            if self.dropped or self.skipped:
+                kept = ~np.isin(decodes.slots, _int32(self.dropped | self.skipped))
+                decodes = RowTemplate.of(decodes.slots[kept], slots)
+            drafts = None if self.drafts is None else self.drafts.flat(kept)
         if decodes is None or not len(decodes.slots):
             if not self.chunks:
                 return None
             decodes = RowTemplate.of(_int32(), slots)
         rows, num_tokens, samples = decodes.slots, decodes.ones, decodes.samples
         num_drafts, epochs, request_ids = decodes.zeros, decodes.epochs, decodes.request_ids
+        draft_tokens = _int32()
+        if drafts is not None:
+            num_drafts, draft_tokens = drafts
+            num_tokens = num_tokens + num_drafts
+            slots.drafts_in_flight[rows] = num_drafts
         if self.chunks:
             more = _int32(self.chunks)
             count = _int32(self.chunks.values())
@@ -129,7 +156,7 @@ class DraftPlan:
             rows = np.concatenate((rows, more))
             num_tokens = np.concatenate((num_tokens, count))
             samples = np.concatenate((samples, yields))
-            num_drafts = np.zeros(len(rows), dtype=np.int32)
+            num_drafts = np.concatenate((num_drafts, np.zeros_like(count)))
             epochs, request_ids = slots.epoch[rows], slots.request_id[rows]
         starts = slots.computed[rows]
         slots.computed[rows] = starts + num_tokens
@@ -147,6 +174,7 @@ class DraftPlan:
             starts=starts,
             num_tokens=num_tokens,
             num_drafts=num_drafts,
+            draft_tokens=draft_tokens,
             samples=samples,
             epochs=epochs,
             request_ids=request_ids,

@@ -49,6 +49,8 @@ def _check_slots(state: SchedulerState) -> None:
     slots = state.slots
     size = state.limits.block_size
     seated = [slot for slot, tracked in enumerate(slots.tracked) if tracked is not None]
+    offered = np.flatnonzero(state.offered.count).tolist()
+    assert set(offered) <= set(seated), "drafts of a request that left its slot"
     assert slots.num_seated == len(seated) == int(slots.is_seated.sum())
     assert slots.num_free + len(seated) == len(slots.tracked), "a slot was lost"
     order = slots.order[slots.is_seated[slots.order]].tolist()
@@ -60,9 +62,11 @@ def _check_slots(state: SchedulerState) -> None:
         assert tracked.slot == slot
         assert slots.owned[slot] == len(slots.blocks(slot)) * size
         assert computed <= slots.owned[slot], f"slot {slot} computes beyond its blocks"
-        assert computed <= total + slots.in_flight[slot], f"slot {slot} computes unknown tokens"
+        drafts, in_flight = int(slots.drafts_in_flight[slot]), int(slots.in_flight[slot])
+        assert computed <= total + in_flight + drafts, f"slot {slot} computes unknown tokens"
+        assert drafts == 0 or in_flight == 1, f"slot {slot} goes on behind unverified drafts"
         assert total <= slots.limit[slot] <= state.limits.max_model_len
-        assert 0 <= slots.in_flight[slot] <= len(state.in_flight)
+        assert 0 <= in_flight <= len(state.in_flight)
         assert (total - tracked.num_prompt_tokens) >= 0
         prompt = np.array(tracked.request.prompt_token_ids, dtype=np.int32)
         assert (slots.tokens[slot, : len(prompt)] == prompt).all(), f"slot {slot} lost its prompt"

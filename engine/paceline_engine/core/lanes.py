@@ -43,6 +43,10 @@ class LaneBudget:
         else:
             self.short -= num_tokens
 
+    def is_shared(self) -> bool:
+        """Whether a lane may take less than all that is left."""
+        return min(self.long, self.short) < self.total
+
     def open_up(self) -> None:
         """Either lane may take all that is left."""
         self.long = self.short = self.total

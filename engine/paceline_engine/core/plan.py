@@ -65,6 +65,8 @@ class StepPlan:
         samples: [rows] bool, the row reaches the end of the known tokens and yields a token.
         epochs: [rows] int32, copied from the slot's request.
         request_ids: [rows] int64.
+        max_drafts: most drafts that the runner may propose with the result for each row that
+            yields; 0: none is wanted, so nothing is spent on proposing.
     """
 
     step_id: int
@@ -81,6 +83,7 @@ class StepPlan:
     samples: NDArray[np.bool_]
     epochs: Int32
     request_ids: Int64
+    max_drafts: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -109,12 +112,14 @@ class StepResult:
     """What a runner answers to a plan. Row order is the plan's.
 
     Attributes:
-        tokens: [rows, width] int32; the sampled (and accepted draft) tokens of a row, -1 behind
-            them and in rows that do not sample.
+        tokens: [rows, width] int32; the accepted drafts of a row and the token sampled behind
+            them, then -1; all -1 in rows that do not sample.
         logprobs: row -> one entry per token of that row.
         prompt_logprobs: row -> entries for the prompt positions [starts + 1, starts + num_tokens]
             that lie inside the prompt (position p is predicted by p - 1).
         errors: row -> why this row alone failed (NaN logits); its request ends with ERROR.
+        drafts: [rows, at most max_drafts] int32, proposals for what follows the row's tokens, -1
+            behind them; None: there are none.
         host_ms, device_ms: where the time went, for the flight recorder.
     """
 
@@ -123,6 +128,7 @@ class StepResult:
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
+    drafts: Int32 | None = None
     host_ms: float = 0.0
     device_ms: float = 0.0
 

@@ -1,4 +1,4 @@
-"""One plan: running decodes first, then their chunks, then who waits.
+"""One plan: running decodes first, then the chunks of running prompts, drafts, who waits.
 
 Preemption happens in the first two parts and hits in the last, and a step that preempted admits
 nobody; so nobody whose pending blocks were hit in this step can still be undone.
@@ -6,7 +6,7 @@ nobody; so nobody whose pending blocks were hit in this step can still be undone
 
 import numpy as np
 
-from paceline_engine.core import intake, running, step_features
+from paceline_engine.core import intake, running, speculation, step_features
 from paceline_engine.core.draft_plan import DraftPlan
 from paceline_engine.core.lanes import LaneBudget, prefill_cap, split
 from paceline_engine.core.plan import StepPlan
@@ -21,12 +21,17 @@ def make(state: SchedulerState, now: float) -> StepPlan | None:
     while plan is None and has_preempted and state.requests:
         # Preempting may leave a step without rows; what was freed then serves the next attempt.
         plan, has_preempted = _attempt(state, now)
+    if plan is not None:
+        state.offered.clear()
+        plan.max_drafts = speculation.drafts_to_ask_for(state, plan)
     return plan
 
 
 def _steady(state: SchedulerState, now: float) -> StepPlan | None:
     """The step in which every running request goes on and nobody can join, if it is one."""
     if state.prefilling or state.in_flight or state.needs_resync or state.removed:
+        return None
+    if state.offered.has_any:
         return None
     if state.brake.is_on or (state.queue and intake.is_open(state, state.next_step_id)):
         return None
@@ -63,12 +68,16 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
         draft.lanes = _split(state, share, is_open=is_open)
         running.plan_chunks(state, draft)
         slots.compact()
-        if is_open and not draft.num_preempted and draft.lanes.total > 0:
+    speculation.plan_drafts(state, draft, is_open=is_open)
+    if is_open and not draft.num_preempted and draft.lanes.total > 0:
+        intake.admit(state, draft, now)
+    if not draft.has_rows() and draft.lanes.is_shared():
+        # The share that was kept for others found no taker. A waiting prompt counts as long by
+        # its tokens, but wants a short one's share once its prefix is found in the cache.
+        draft.lanes.open_up()
+        running.plan_chunks(state, draft)
+        if is_open and not draft.num_preempted and not draft.has_rows():
             intake.admit(state, draft, now)
-        if not draft.has_rows() and state.prefilling:
-            # The share that was kept for others found no taker.
-            draft.lanes.open_up()
-            running.plan_chunks(state, draft)
     plan = draft.build(slots, state.removed)
     has_preempted = draft.num_preempted > 0
     state.brake.step(has_preempted=has_preempted)

@@ -36,6 +36,7 @@ class SamplingParams:
         bad_words: token sequences that must not appear.
         logprobs: None = not asked; n >= 0 = the sampled token's and the n best.
         prompt_logprobs: the same for every prompt token (the first has none).
+        speculates: drafts may be proposed for it if the engine does so; they change no token.
     """
 
     temperature: float = 1.0
@@ -56,6 +57,7 @@ class SamplingParams:
     bad_words: tuple[tuple[int, ...], ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    speculates: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

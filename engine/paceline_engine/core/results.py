@@ -7,13 +7,13 @@ after the row was planned.
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline_engine.core import step_features
+from paceline_engine.core import speculation, step_features
 from paceline_engine.core.plan import Int32, StepOutputs, StepPlan, StepResult, TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason
 from paceline_engine.core.state import InFlight, SchedulerState
 from paceline_engine.core.steady import SteadyBatch
 from paceline_engine.core.step_record import StepRecord
-from paceline_engine.core.stop import GOES_ON
+from paceline_engine.core.stop import GOES_ON, Verdict
 from paceline_engine.core.tracked import TrackedRequest
 
 
@@ -40,6 +40,8 @@ def apply_steady(
 ) -> StepOutputs:
     """Put the results of a step in force in which everybody goes on."""
     outputs = steady.apply(state, result)
+    if result.drafts is not None:
+        speculation.offer(state, record.plan, steady.template.slots, result.drafts)
     state.recorder.tokens(steady.template.slots, None, now)
     if state.cached_news:
         outputs.num_cached_tokens, state.cached_news = state.cached_news, {}
@@ -69,11 +71,25 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
     rows = plan.slots if index is None else plan.slots[index]
     ids = plan.request_ids if index is None else plan.request_ids[index]
     tokens = result.tokens if index is None else result.tokens[index]
-    if len(rows):
+    num_accepted = 0
+    has_drafts = len(plan.draft_tokens) > 0  # a result may be one token wide nevertheless
+    if len(rows) and not has_drafts:
         totals = _append(state, rows, tokens[:, 0])
-        _name_full_blocks(state, rows, totals)
+        _name_full_blocks(state, rows, totals, totals)
         state.recorder.tokens(rows, None, now)
-        finished += _end(state, rows, totals, tokens, now)
+        finished += _end(state, rows, tokens, state.stops.judge(rows, totals, tokens), now)
+    elif len(rows):
+        accepted = speculation.append(state, rows, tokens)
+        tokens, num_accepted = accepted.tokens, int(accepted.num_drafts.sum())
+        drafts = plan.num_drafts if index is None else plan.num_drafts[index]
+        state.draft_length.observe_accepted(drafts, accepted.num_drafts)
+        _name_full_blocks(state, rows, accepted.totals, slots.total[rows] - 1)
+        state.recorder.tokens(rows, accepted.verdict.kept, now)
+        state.recorder.discarded(accepted.num_discarded)
+        finished += _end(state, rows, tokens, accepted.verdict, now)
+    if result.drafts is not None:
+        goes_on = yielded & (slots.epoch[plan.slots] == plan.epochs)
+        speculation.offer(state, plan, plan.slots[goes_on], result.drafts[goes_on])
     if index is not None:
         state.recorder.discarded(int(np.count_nonzero(plan.samples & ~valid)))
         finished += _end_without_tokens(state, plan, valid & ~plan.samples, now)
@@ -83,17 +99,25 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
     outputs.finished = finished
     if result.logprobs:
         outputs.logprobs = {
-            int(plan.request_ids[row]): entries
+            int(plan.request_ids[row]): entries[: _num_kept(tokens, index, row)]
             for row, entries in result.logprobs.items()
             if yielded[row]
         }
     outputs.num_cached_tokens = news
-    _record(state, record, result, now)
+    _record(state, record, result, now, num_accepted)
     return outputs
 
 
-def _record(state: SchedulerState, record: InFlight, result: StepResult, now: float) -> None:
+def _record(
+    state: SchedulerState,
+    record: InFlight,
+    result: StepResult,
+    now: float,
+    num_accepted_tokens: int = 0,
+) -> None:
     plan = record.plan
+    if not record.num_prefill_tokens:
+        speculation.observe_step(state, plan, result, num_accepted_tokens)
     sizes = step_features.of(plan)
     state.recorder.step(
         StepRecord(
@@ -104,6 +128,9 @@ def _record(state: SchedulerState, record: InFlight, result: StepResult, now: fl
             num_rows=len(plan.slots),
             num_prefill_tokens=record.num_prefill_tokens,
             num_decode_tokens=record.num_decodes,
+            num_draft_tokens=len(plan.draft_tokens),
+            num_drafts=int(np.count_nonzero(plan.num_drafts)),
+            num_accepted_tokens=num_accepted_tokens,
             kv_tokens_read=sizes.kv_tokens_read,
             attention_pairs=sizes.attention_pairs,
             num_sampled=sizes.num_sampled,
@@ -124,33 +151,49 @@ def _append(state: SchedulerState, rows: Int32, tokens: Int32) -> Int32:
     return totals
 
 
-def _name_full_blocks(state: SchedulerState, rows: Int32, ends: Int32) -> None:
-    """Blocks that are full of known, computed tokens now: the last input filled one.
+def _name_full_blocks(state: SchedulerState, rows: Int32, starts: Int32, ends: Int32) -> None:
+    """Blocks that are full of known, computed tokens now: the last inputs filled them.
 
     A chunk's blocks were named when it was planned; naming one twice does nothing.
 
     Args:
         state: mutated.
-        rows: [m] slots that got a token.
-        ends: [m] their computed tokens: all but the token that was just sampled.
+        rows: [m] slots that got tokens.
+        starts: [m] the first computed count at which a block may have become full.
+        ends: [m] their computed tokens: all but the token that was sampled last.
     """
     if not state.cache.enabled:
         return
-    full = ends % state.limits.block_size == 0
-    if full.any():
-        state.name_filled(rows[full], ends[full])
+    size = state.limits.block_size
+    full = -(-starts // size) * size
+    is_full = full <= ends
+    while is_full.any():
+        state.name_filled(rows[is_full], full[is_full])
+        full = full + size
+        is_full = full <= ends
+
+
+def _num_kept(tokens: Int32, index: NDArray[np.intp] | None, row: int) -> int:
+    """Tokens of a row of the plan that count.
+
+    Args:
+        tokens: [m, width] of the rows that yielded some, -1 behind those that count.
+        index: [m] their rows; None: all.
+        row: of the plan.
+    """
+    at = row if index is None else int(np.searchsorted(index, row))
+    return int(np.count_nonzero(tokens[at] >= 0))
 
 
 def _end(
-    state: SchedulerState, rows: Int32, totals: Int32, tokens: Int32, now: float
+    state: SchedulerState, rows: Int32, tokens: Int32, verdict: Verdict, now: float
 ) -> list[Finished]:
-    verdict = state.stops.judge(rows, totals, tokens)
     ends = np.flatnonzero(verdict.ends != GOES_ON)
     finished = []
     for row in ends.tolist():
         reason = verdict.reason(row)
         assert reason is not None
-        stop = int(tokens[row, 0]) if reason is FinishReason.STOP else None
+        stop = int(tokens[row, verdict.kept[row] - 1]) if reason is FinishReason.STOP else None
         tracked = state.slots.at(int(rows[row]))
         finished.append(state.end(tracked, reason, now, stop_token_id=stop))
     return finished
@@ -219,7 +262,7 @@ def restore(state: SchedulerState, failed: InFlight) -> None:
             computed = limit
             state.give_up_blocks(slots.truncate(slot, limit), newest)
         slots.computed[slot] = computed
-        slots.in_flight[slot] = 0
+        slots.in_flight[slot] = slots.drafts_in_flight[slot] = 0
         slots.epoch[slot] += 1
         is_prefilling = int(slots.total[slot]) - computed != 1 or not _yields(tracked)
         slots.is_prefilling[slot] = is_prefilling

@@ -31,6 +31,7 @@ def plan_decodes(state: SchedulerState, draft: DraftPlan) -> None:
     rows = template.slots
     if state.in_flight:
         going_on = slots.computed[rows] < slots.compute_end[rows]
+        going_on &= slots.drafts_in_flight[rows] == 0  # where such a row goes on is not known yet
         if not going_on.all():
             rows = rows[going_on]
             template = RowTemplate.of(rows, slots)

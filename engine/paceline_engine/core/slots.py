@@ -24,7 +24,8 @@ class Slots:
     Attributes:
         computed: C, tokens whose KV is computed or planned.
         total: T, known tokens.
-        in_flight: P, tokens that steps in flight will yield.
+        in_flight: P, tokens that steps in flight will yield, their drafts apart.
+        drafts_in_flight: drafts that a step in flight verifies; C counts them as if all held.
         owned: tokens that fit into the blocks of the table.
         limit: T at which the request ends with LENGTH.
         compute_end: C beyond which nothing is left to compute (the last token is never computed).
@@ -46,6 +47,7 @@ class Slots:
         self.computed = np.zeros(n, dtype=np.int32)
         self.total = np.zeros(n, dtype=np.int32)
         self.in_flight = np.zeros(n, dtype=np.int32)
+        self.drafts_in_flight = np.zeros(n, dtype=np.int32)
         self.owned = np.zeros(n, dtype=np.int32)
         self.limit = np.zeros(n, dtype=np.int32)
         self.compute_end = np.zeros(n, dtype=np.int32)
@@ -93,6 +95,7 @@ class Slots:
         self.computed[slot] = num_computed
         self.total[slot] = known
         self.in_flight[slot] = 0
+        self.drafts_in_flight[slot] = 0
         self.owned[slot] = 0
         self.limit[slot] = tracked.limit
         self.compute_end[slot] = tracked.limit - 1 if params.max_tokens else prompt

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.admission import Brake, DrainRate, ExpectedOutput
 from paceline_engine.core.block_pool import BlockPool
+from paceline_engine.core.draft_length import DraftLength
 from paceline_engine.core.draft_plan import DraftPlan, RowTemplate
 from paceline_engine.core.governor import Governor
 from paceline_engine.core.lanes import prefill_cap
@@ -18,6 +19,7 @@ from paceline_engine.core.prefix_cache import PrefixCache
 from paceline_engine.core.queues import WaitingQueue, order_key
 from paceline_engine.core.request import Finished, FinishReason
 from paceline_engine.core.slots import FULL, Int32, Slots
+from paceline_engine.core.speculation import OfferedDrafts
 from paceline_engine.core.stats import Recorder
 from paceline_engine.core.steady import SteadyBatch
 from paceline_engine.core.stop import StopRules
@@ -65,6 +67,8 @@ class SchedulerState:
         in_flight: plans without results, oldest first.
         removed: slots that the runner must forget with the next plan.
         template: arrays of the all-decode step; None after somebody came or went.
+        offered: drafts that the next plan may take.
+        draft_length: how many of them pay.
         steady: decodes in lockstep; the slots' arrays are behind it until it is settled.
         needs_resync: a step failed: the next plan adds every running request again.
         cached_news: request id -> cached tokens that no output has told yet.
@@ -100,6 +104,8 @@ class SchedulerState:
         self.in_flight: deque[InFlight] = deque()
         self.removed: list[int] = []
         self.template: RowTemplate | None = None
+        self.offered = OfferedDrafts(limits.max_slots)
+        self.draft_length = DraftLength()
         self.steady: SteadyBatch | None = None
         self.needs_resync = False
         self.cached_news: dict[int, int] = {}
@@ -192,6 +198,7 @@ class SchedulerState:
         user = self._newest_user(slot) if self.in_flight else None
         self.give_up_blocks(self.slots.unseat(slot), user)
         self.stops.remove(slot)
+        self.offered.forget(slot)
         self.prefilling.pop(slot, None)
         self.removed.append(slot)
         self.template = None
@@ -210,7 +217,8 @@ class SchedulerState:
         self.cache.undo(draft.step_id, tracked.request_id)
         draft.drop(slot)
         draft.num_preempted += 1
-        self.recorder.request_preempted(tracked.request_id, int(self.slots.computed[slot]))
+        computed = self.slots.computed[slot] - self.slots.drafts_in_flight[slot]
+        self.recorder.request_preempted(tracked.request_id, int(computed))
         tracked.token_ids = self.slots.known_tokens(slot)
         self.unseat(tracked)
         tracked.state = RequestState.PREEMPTED

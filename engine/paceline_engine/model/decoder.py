@@ -13,7 +13,7 @@ from torch import Tensor
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.kv_scales import KvScales
 from paceline_engine.model.rope import rotary_table
-from paceline_engine.model.weights import load_weights
+from paceline_engine.model.weights import CPU, load_weights
 from paceline_kernels import decoder as kernels
 from paceline_kernels import ops
 from paceline_kernels.paged_kv import LayerKv
@@ -47,6 +47,7 @@ class Decoder:
         max_positions: int,
         linear_dtype: torch.dtype = torch.float32,
         ops_impl: str | None = None,
+        device: torch.device = CPU,
         progress: Callable[[float], None],
     ) -> "Decoder":
         """Read a model folder.
@@ -58,12 +59,13 @@ class Decoder:
             linear_dtype: format of the products' inputs.
             ops_impl: implementation of everything else; None: the products' own.
             max_positions: length of the rotary table, the longest request.
+            device: where weights lie and computation happens.
             progress: called with the share done.
 
         Raises:
             StartFailed: UnsupportedModel, naming what is missing, misshapen or not known.
         """
-        weights = load_weights(folder, config, impl, progress, linear_dtype)
+        weights = load_weights(folder, config, impl, progress, linear_dtype, device)
         shape = kernels.DecoderShape(
             hidden=config.hidden_size,
             heads=config.num_heads,
@@ -81,7 +83,7 @@ class Decoder:
             embedding=weights.embedding,
             final_norm=weights.final_norm,
             lm_head=weights.lm_head,
-            cos_sin=rotary_table(config.rope, config.head_dim, max_positions),
+            cos_sin=rotary_table(config.rope, config.head_dim, max_positions).to(device),
             ops_impl=ops_impl,
         )
         return cls(config, prepared, weights.kv_scales)
@@ -102,7 +104,9 @@ class Decoder:
         """
         hidden = None
         if keep_hidden:
-            hidden = torch.empty(len(batch.token_ids), self.config.hidden_size)
+            hidden = torch.empty(
+                len(batch.token_ids), self.config.hidden_size, device=batch.token_ids.device
+            )
         logits = kernels.decoder_forward(self._prepared, batch, kv, hidden_out=hidden)
         return logits, hidden
 

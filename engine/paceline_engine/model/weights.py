@@ -22,6 +22,7 @@ from paceline_kernels import ops
 from paceline_kernels.decoder import PreparedLayer
 from paceline_kernels.linear import LinearWeight
 
+CPU = torch.device("cpu")
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)
 """Tensors that old checkpoints carry and nobody reads."""
 
@@ -45,7 +46,8 @@ class Weights:
 class Checkpoint:
     """The safetensors files of a folder, read tensor by tensor through the page cache."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        self._device = device
         self._files = {path: _open(path) for path in _files(folder)}
         self._where = {
             name: path
@@ -70,7 +72,7 @@ class Checkpoint:
             raise _broken(f"tensor {name} is missing")
         tensor: Tensor = self._files[self._where[name]].get_tensor(name)
         self._unread.discard(name)
-        return tensor
+        return tensor.to(self._device)
 
     def ignore(self, name: str) -> None:
         """Name a tensor that this model rightly does not use."""
@@ -94,6 +96,7 @@ def load_weights(
     impl: str,
     progress: Callable[[float], None],
     dtype: torch.dtype = torch.float32,
+    device: torch.device = CPU,
 ) -> Weights:
     """Read a whole model.
 
@@ -103,11 +106,12 @@ def load_weights(
         impl: implementation of the kernels that the weights are laid out for.
         progress: called with the share done, 0 to 1.
         dtype: format of the products' inputs.
+        device: where the weights will lie.
 
     Raises:
         StartFailed: UnsupportedModel, naming what is missing, misshapen or not known.
     """
-    checkpoint = Checkpoint(folder)
+    checkpoint = Checkpoint(folder, device)
     reader = _Reader(checkpoint, config, impl, dtype)
     embedding = checkpoint.take("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
     layers = []

@@ -21,15 +21,17 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledRows:
-    """Rows of a plan that yield a token, in the order of their logits.
+    """Positions of a plan that yield a token, in the order of their logits.
+
+    A row that samples has one for each of its drafts, whose place the token takes, and one more.
 
     Attributes:
-        rows: [n] places in the plan.
+        inputs: [n] places in the flat batch, of the tokens that these follow.
         slots: [n].
         ends: [n] position that the new token will have in its request.
     """
 
-    rows: Int64
+    inputs: Int64
     slots: Int64
     ends: Int64
 
@@ -38,7 +40,8 @@ class Batch:
     """Token ids, block tables and sampling parameters by slot.
 
     Attributes:
-        token_ids: [slots, max_model_len + 1] int32; known tokens, then rubbish.
+        token_ids: [slots, max_model_len + 1] int32; known tokens and the drafts of this step, then
+            rubbish.
         num_prompt: [slots] prompt tokens.
         emitted_prompt_logprobs: [slots] prompt positions whose log-probabilities were given out.
     """
@@ -62,6 +65,9 @@ class Batch:
             self._add(added)
         if plan.block_ids.size:
             self._append_blocks(plan.block_slots, plan.block_ids)
+        if plan.draft_tokens.size:
+            slots, positions = _spread(plan.slots, plan.starts + plan.num_tokens, plan.num_drafts)
+            self.token_ids[slots, positions] = plan.draft_tokens
 
     def inputs(self, plan: StepPlan, logit_rows: Int64) -> DecoderBatch:
         """Lay all new tokens of the plan end to end."""
@@ -91,14 +97,26 @@ class Batch:
         )
 
     def sampled_rows(self, plan: StepPlan) -> SampledRows:
-        """Which rows of the plan yield a token, and where it will stand."""
+        """Which positions of the plan yield a token, and where it will stand."""
         rows = np.flatnonzero(plan.samples)
         ends = plan.starts[rows].astype(np.int64) + plan.num_tokens[rows]
-        return SampledRows(rows=rows, slots=plan.slots[rows].astype(np.int64), ends=ends)
+        inputs = np.cumsum(plan.num_tokens, dtype=np.int64)[rows] - 1
+        slots = plan.slots[rows].astype(np.int64)
+        if plan.draft_tokens.size:
+            counts = plan.num_drafts[rows] + 1
+            slots, ends = _spread(slots, ends + 1, counts)
+            _, inputs = _spread(rows, inputs + 1, counts)
+        return SampledRows(inputs=inputs, slots=slots, ends=ends)
 
-    def append_tokens(self, sampled: SampledRows, tokens: Int64) -> None:
-        """Remember new tokens, so that the next plan need not carry them."""
-        self.token_ids[sampled.slots, sampled.ends] = tokens
+    def append_tokens(self, slots: Int64, ends: Int64, tokens: Int32) -> None:
+        """Remember the newest token of slots, so that the next plan need not carry it.
+
+        Args:
+            slots: [n], each once.
+            ends: [n] where the token stands; accepted drafts before it stand there already.
+            tokens: [n].
+        """
+        self.token_ids[slots, ends] = tokens
 
     def _add(self, added: AddedRequest) -> None:
         slot, known = added.slot, added.token_ids
@@ -118,6 +136,13 @@ class Batch:
         rank = np.arange(len(ordered)) - np.repeat(first, counts)
         self._block_tables[ordered, self._num_blocks[ordered] + rank] = ids[order]
         self._num_blocks[ordered[first]] += counts
+
+
+def _spread(owners: Int32 | Int64, ends: Int64, counts: Int32) -> tuple[Int64, Int64]:
+    """Owners repeated `counts` times each, and the positions [end - count, end) of each."""
+    total = np.cumsum(counts, dtype=np.int64)
+    repeated = np.repeat(owners, counts).astype(np.int64)
+    return repeated, np.arange(len(repeated)) + np.repeat(ends - total, counts)
 
 
 def _tensor(array: NDArray[np.int32] | NDArray[np.int64]) -> torch.Tensor:

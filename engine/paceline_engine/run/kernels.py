@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from paceline_crds.settings import DType, KvCacheDType
+from paceline_engine.core.errors import StartFailed
 from paceline_engine.model.config import ModelConfig
+from paceline_engine.run.device import Device
 from paceline_kernels import ops
 from paceline_kernels.cpu import build
 from paceline_kernels.kernel_table import Measured, kernel_table
@@ -97,6 +99,33 @@ def choose_kernels(
         kv_dtype=FP8 if kv_cache_dtype == KvCacheDType.FP8 else full_kv_dtype,
         full_kv_dtype=full_kv_dtype,
         reason=f"{reason}; own kernels: {unavailable}" if unavailable else reason,
+    )
+
+
+def choose_device_kernels(
+    dtype: DType, kv_cache_dtype: KvCacheDType, device: Device
+) -> KernelChoice:
+    """On an accelerator: the device's own operations, torch's products; Auto is BFloat16.
+
+    Raises:
+        StartFailed: InvalidSettings: FP8 KV on a device that cannot hold it.
+    """
+    if kv_cache_dtype == KvCacheDType.FP8 and device.fp8_refusal is not None:
+        raise StartFailed(
+            "InvalidSettings",
+            f"kvCacheDtype FP8 cannot be served here: {device.fp8_refusal}; set it to Auto",
+        )
+    chosen = DType.BFLOAT16 if dtype == DType.AUTO else dtype
+    number_format = torch.float32 if chosen == DType.FLOAT32 else torch.bfloat16
+    return KernelChoice(
+        dtype=chosen,
+        linear="torch",
+        linear_dtype=number_format,
+        ops=device.ops_impl,
+        sampler="torch",
+        kv_dtype=FP8 if kv_cache_dtype == KvCacheDType.FP8 else number_format,
+        full_kv_dtype=number_format,
+        reason=f"device {device.torch_device}",
     )
 
 

@@ -9,21 +9,30 @@ from pathlib import Path
 import torch
 
 from paceline_crds import objective
-from paceline_crds.settings import DType, EngineSettings, SpeculativeMethod
+from paceline_crds.settings import DType, EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.families import load_config
 from paceline_engine.model.kv_scales import KvScales
-from paceline_engine.model.weights import weight_bytes
+from paceline_engine.model.weights import CPU, weight_bytes
 from paceline_engine.run.calibration_text import calibration_texts
+from paceline_engine.run.decode_graphs import DecodeGraphs, GraphLimits
+from paceline_engine.run.device import Device
+from paceline_engine.run.device_profile import profile_device
 from paceline_engine.run.divergence import Divergence
+from paceline_engine.run.drafts.choice import is_built
 from paceline_engine.run.fp8_kv import Fp8Kv, prepare_fp8_kv
 from paceline_engine.run.host_memory import available_bytes
-from paceline_engine.run.kernels import KernelChoice, choose_kernels
+from paceline_engine.run.kernels import KernelChoice, choose_device_kernels, choose_kernels
 from paceline_engine.run.kv_cache import allocate_kv_cache, block_bytes
-from paceline_engine.run.memory_plan import MemoryPlan, plan_memory
+from paceline_engine.run.memory_plan import (
+    MemoryPlan,
+    plan_device_memory,
+    plan_memory,
+    wanted_model_len,
+)
 from paceline_kernels.paged_kv import FP8, LayerKv
 
 log = logging.getLogger(__name__)
@@ -35,6 +44,7 @@ class LoadedModel:
 
     Attributes:
         kv_divergence: of an FP8 KV cache; None for a full one.
+        graphs: of a device; None on the host.
     """
 
     decoder: Decoder
@@ -45,22 +55,22 @@ class LoadedModel:
     kernels: dict[str, str]
     sampler_impl: str
     kv_divergence: Divergence | None
+    graphs: DecodeGraphs | None
 
 
 def load_model(
     folder: Path,
     settings: EngineSettings,
     progress: Callable[[str, float], None],
-    *,
-    gpu_memory_bytes: int | None = None,
+    device: Device | None = None,
 ) -> LoadedModel:
-    """Load weights, plan memory, make the KV cache.
+    """Load weights, plan memory, make the KV cache, capture the first graph of a device.
 
     Args:
         folder: of the model.
         settings: as a person or an objective set them; the device decides the rest.
-        progress: told of each phase.
-        gpu_memory_bytes: of the device; None means a CPU.
+        progress: called with (phase, share done).
+        device: None computes on the host.
 
     Raises:
         StartFailed: with one of its reasons.
@@ -68,95 +78,162 @@ def load_model(
     progress("config", 0.0)
     _refuse_unbuilt(settings)
     config = load_config(folder)
-    booted = objective.for_device(settings, gpu_memory_bytes).booted()
+    memory_bytes = None if device is None else device.total_bytes()
+    booted = objective.for_device(settings, memory_bytes).booted()
     progress("kernels", 0.0)
-    kernels = choose_kernels(config, booted.dtype, booted.kv_cache_dtype)
+    if device is None:
+        kernels = choose_kernels(config, booted.dtype, booted.kv_cache_dtype)
+    else:
+        kernels = choose_device_kernels(booted.dtype, booted.kv_cache_dtype, device)
     booted = booted.model_copy(update={"dtype": kernels.dtype})
-    kv_dtype = kernels.kv_dtype
     log.info("kernels: %s", kernels.described())
-    memory = plan_memory(
-        config,
-        booted,
-        weight_bytes=weight_bytes(folder, config, kernels.linear, kernels.linear_dtype),
-        block_bytes=block_bytes(config, booted.block_size, kv_dtype),
-        available_bytes=available_bytes(),
-    )
+    start = _Start(folder, config, booted, kernels, progress)
     with torch.inference_mode():
-        decoder = Decoder.load(
-            folder,
-            config,
-            impl=kernels.linear,
-            linear_dtype=kernels.linear_dtype,
-            ops_impl=kernels.ops,
-            max_positions=memory.max_model_len,
-            progress=lambda share: progress("weights", share),
-        )
-        fp8 = None
-        if kv_dtype == FP8:
-            progress("kv_scales", 0.0)
-            fp8 = _prepare_fp8(folder, decoder, kernels, booted, memory.max_model_len)
+        decoder, memory = start.on_host() if device is None else start.on_device(device)
+        fp8 = start.prepare_fp8(decoder, memory.max_model_len) if kernels.kv_dtype == FP8 else None
         progress("kv_cache", 0.0)
+        scales = fp8.scales if fp8 else None
         kv = allocate_kv_cache(
             config,
             memory.num_blocks,
             booted.block_size,
-            kv_dtype,
+            kernels.kv_dtype,
             kernels.ops,
-            fp8.scales if fp8 else None,
+            scales,
         )
-    limits = EngineLimits(
-        num_blocks=memory.num_blocks,
-        block_size=booted.block_size,
-        max_model_len=memory.max_model_len,
-        max_slots=booted.boot_max_num_seqs or booted.max_num_seqs,
-        max_step_tokens=booted.boot_max_num_batched_tokens or booted.max_num_batched_tokens,
-        vocab_size=config.vocab_size,
-        eos_token_ids=config.eos_token_ids,
-        cache_root=_cache_root(folder, config, kernels, fp8.scales if fp8 else ()),
-    )
+        graphs = None
+        if device is not None:
+            graphs = DecodeGraphs(
+                device,
+                lambda batch: decoder.forward(batch, kv)[0],
+                start.graph_limits(memory.max_model_len),
+            )
+            graphs.capture_next()
     progress("ready", 1.0)
     return LoadedModel(
         decoder=decoder,
         kv=kv,
-        limits=limits,
+        limits=start.limits(memory, scales or ()),
         settings=booted,
         memory=memory,
         kernels=kernels.described() | ({"kv_scales": fp8.source} if fp8 else {}),
         sampler_impl=kernels.sampler,
         kv_divergence=fp8.divergence if fp8 else None,
+        graphs=graphs,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What the stages of a load share."""
+
+    folder: Path
+    config: ModelConfig
+    booted: EngineSettings
+    kernels: KernelChoice
+    progress: Callable[[str, float], None]
+
+    def on_host(self) -> tuple[Decoder, MemoryPlan]:
+        """Plan from sizes, then load."""
+        linear = (self.kernels.linear, self.kernels.linear_dtype)
+        memory = plan_memory(
+            self.config,
+            self.booted,
+            weight_bytes=weight_bytes(self.folder, self.config, *linear),
+            block_bytes=self._block_bytes(),
+            available_bytes=available_bytes(),
+        )
+        return self._decoder(memory.max_model_len, CPU), memory
+
+    def on_device(self, device: Device) -> tuple[Decoder, MemoryPlan]:
+        """Load, measure what a step and the graphs take, then plan."""
+        free = device.free_bytes()
+        longest = wanted_model_len(self.config, self.booted)
+        decoder = self._decoder(longest, device.torch_device)
+        profile = profile_device(
+            device,
+            decoder,
+            free_bytes=free,
+            max_step_tokens=self._max_step_tokens(),
+            graph_limits=self.graph_limits(longest),
+            kv_dtype=self.kernels.kv_dtype,
+        )
+        log.info("device profile: %s", profile)
+        memory = plan_device_memory(
+            self.config, self.booted, profile=profile, block_bytes=self._block_bytes()
+        )
+        return decoder, memory
+
+    def prepare_fp8(self, decoder: Decoder, max_model_len: int) -> Fp8Kv:
+        """Scales of an FP8 cache, and what they do."""
+        self.progress("kv_scales", 0.0)
+        first, second = calibration_texts(self.folder, self.config.vocab_size)
+        return prepare_fp8_kv(
+            decoder,
+            (first[:max_model_len], second[:max_model_len]),
+            full_dtype=self.kernels.full_kv_dtype,
+            impl=self.kernels.ops,
+            block_size=self.booted.block_size,
+            chunk=self._max_step_tokens(),
+        )
+
+    def graph_limits(self, max_model_len: int) -> GraphLimits:
+        """Boot maxima of decode graphs."""
+        return GraphLimits(
+            max_rows=self._max_slots(),
+            max_drafts=0,  # speculation is not built
+            max_model_len=max_model_len,
+            block_size=self.booted.block_size,
+            vocab_size=self.config.vocab_size,
+        )
+
+    def limits(self, memory: MemoryPlan, scales: KvScales) -> EngineLimits:
+        """What the scheduler must know."""
+        return EngineLimits(
+            num_blocks=memory.num_blocks,
+            block_size=self.booted.block_size,
+            max_model_len=memory.max_model_len,
+            max_slots=self._max_slots(),
+            max_step_tokens=self._max_step_tokens(),
+            vocab_size=self.config.vocab_size,
+            eos_token_ids=self.config.eos_token_ids,
+            cache_root=_cache_root(self.folder, self.config, self.kernels, scales),
+        )
+
+    def _decoder(self, max_positions: int, device: torch.device) -> Decoder:
+        return Decoder.load(
+            self.folder,
+            self.config,
+            impl=self.kernels.linear,
+            linear_dtype=self.kernels.linear_dtype,
+            ops_impl=self.kernels.ops,
+            max_positions=max_positions,
+            device=device,
+            progress=lambda share: self.progress("weights", share),
+        )
+
+    def _block_bytes(self) -> int:
+        return block_bytes(self.config, self.booted.block_size, self.kernels.kv_dtype)
+
+    def _max_slots(self) -> int:
+        return self.booted.boot_max_num_seqs or self.booted.max_num_seqs
+
+    def _max_step_tokens(self) -> int:
+        return self.booted.boot_max_num_batched_tokens or self.booted.max_num_batched_tokens
 
 
 def _refuse_unbuilt(settings: EngineSettings) -> None:
     """A setting whose feature this engine lacks is refused by name, never ignored."""
     unbuilt = {
         "dtype Float16": settings.dtype == DType.FLOAT16,
-        f"speculativeMethod {settings.speculative_method}": (
-            settings.speculative_method != SpeculativeMethod.NONE
+        f"speculativeMethod {settings.speculative_method}": not is_built(
+            settings.speculative_method
         ),
         f"tensorParallelSize {settings.tensor_parallel_size}": settings.tensor_parallel_size != 1,
     }
     for what, is_asked in unbuilt.items():
         if is_asked:
             raise StartFailed("InvalidSettings", f"{what} is not built for this device")
-
-
-def _prepare_fp8(
-    folder: Path,
-    decoder: Decoder,
-    kernels: KernelChoice,
-    booted: EngineSettings,
-    max_model_len: int,
-) -> Fp8Kv:
-    first, second = calibration_texts(folder, decoder.config.vocab_size)
-    return prepare_fp8_kv(
-        decoder,
-        (first[:max_model_len], second[:max_model_len]),
-        full_dtype=kernels.full_kv_dtype,
-        impl=kernels.ops,
-        block_size=booted.block_size,
-        chunk=booted.boot_max_num_batched_tokens or booted.max_num_batched_tokens,
-    )
 
 
 def _cache_root(

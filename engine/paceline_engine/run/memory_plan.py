@@ -31,16 +31,38 @@ class MemoryPlan:
     available_bytes: int
     num_blocks: int
     max_model_len: int
+    graph_bytes: int = 0
 
     def by_use(self) -> dict[str, int]:
         """For logs, the admin API and the CLI."""
+        graphs = {"graphs": self.graph_bytes} if self.graph_bytes else {}
         return {
             "weights": self.weight_bytes,
             "activations": self.activation_bytes,
             "logits": self.logits_bytes,
+            **graphs,
             "kv_cache": self.kv_cache_bytes,
             "available": self.available_bytes,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProfile:
+    """What was measured on a device before its KV cache is made, in bytes.
+
+    Attributes:
+        total_bytes: of the device.
+        free_bytes: before the weights; the rest belongs to others and to the driver.
+        weight_bytes: that loading took.
+        activation_bytes: peak of a step of the largest token budget, its logits included.
+        graph_bytes: of all decode graphs and their buffers.
+    """
+
+    total_bytes: int
+    free_bytes: int
+    weight_bytes: int
+    activation_bytes: int
+    graph_bytes: int
 
 
 def plan_memory(
@@ -63,9 +85,9 @@ def plan_memory(
     Raises:
         StartFailed: OutOfMemory, KVCacheTooSmall or InvalidSettings.
     """
-    wanted_len = _wanted_model_len(config, settings)
+    wanted_len = wanted_model_len(config, settings)
     activation = _activation_bytes(config, _boot(settings.boot_max_num_batched_tokens))
-    logits = _boot(settings.boot_max_num_seqs) * config.vocab_size * 4 + SCRATCH_BYTES
+    logits = _max_logit_rows(settings) * config.vocab_size * 4 + SCRATCH_BYTES
     usable = int(float(settings.gpu_memory_utilization) * available_bytes)
     for_kv = usable - weight_bytes - activation - logits
     if for_kv < 0:
@@ -75,14 +97,9 @@ def plan_memory(
             f"a step of {settings.boot_max_num_batched_tokens} tokens, but "
             f"{_gib(usable)} may be used; lower bootMaxNumBatchedTokens or give more memory",
         )
-    num_blocks = _num_blocks(settings, for_kv, block_bytes, wanted_len)
-    max_model_len = min(wanted_len, (num_blocks - 1) * settings.block_size)
-    if settings.max_model_len is not None and max_model_len < wanted_len:
-        raise StartFailed(
-            "KVCacheTooSmall",
-            f"maxModelLen is {wanted_len}, but the KV cache of {num_blocks} blocks holds "
-            f"{max_model_len} tokens; lower maxModelLen to that, or give more memory",
-        )
+    most_bytes = min(for_kv, CPU_KV_LIMIT_BYTES)
+    num_blocks = _num_blocks(settings, for_kv, most_bytes, block_bytes, wanted_len)
+    max_model_len = _capped_model_len(settings, num_blocks, wanted_len)
     return MemoryPlan(
         weight_bytes=weight_bytes,
         activation_bytes=activation,
@@ -94,7 +111,67 @@ def plan_memory(
     )
 
 
-def _wanted_model_len(config: ModelConfig, settings: EngineSettings) -> int:
+def _max_logit_rows(settings: EngineSettings) -> int:
+    """Positions that a step samples at most: each request's next, and that behind each draft."""
+    most = _boot(settings.boot_max_num_seqs) * (1 + _boot(settings.boot_max_speculative_num_tokens))
+    return min(most, _boot(settings.boot_max_num_batched_tokens))
+
+
+def plan_device_memory(
+    config: ModelConfig, settings: EngineSettings, *, profile: DeviceProfile, block_bytes: int
+) -> MemoryPlan:
+    """Turn gpuMemoryUtilization into a number of blocks, from what was measured.
+
+    The share is of the whole device; what others hold of it is not ours to use.
+
+    Raises:
+        StartFailed: OutOfMemory, KVCacheTooSmall or InvalidSettings.
+    """
+    wanted_len = wanted_model_len(config, settings)
+    share = int(float(settings.gpu_memory_utilization) * profile.total_bytes)
+    usable = share - (profile.total_bytes - profile.free_bytes)
+    needed = profile.weight_bytes + profile.activation_bytes + profile.graph_bytes
+    if usable < needed:
+        raise StartFailed(
+            "OutOfMemory",
+            f"the model needs {_gib(profile.weight_bytes)} for weights, "
+            f"{_gib(profile.activation_bytes)} for a step of "
+            f"{settings.boot_max_num_batched_tokens} tokens and {_gib(profile.graph_bytes)} for "
+            f"graphs, but of gpuMemoryUtilization {settings.gpu_memory_utilization} of "
+            f"{_gib(profile.total_bytes)} others leave {_gib(max(0, usable))}; raise it, lower "
+            "bootMaxNumBatchedTokens or bootMaxNumSeqs, or take a larger device",
+        )
+    for_kv = usable - needed
+    num_blocks = _num_blocks(settings, for_kv, for_kv, block_bytes, wanted_len)
+    return MemoryPlan(
+        weight_bytes=profile.weight_bytes,
+        activation_bytes=profile.activation_bytes,
+        logits_bytes=0,
+        graph_bytes=profile.graph_bytes,
+        kv_cache_bytes=num_blocks * block_bytes,
+        available_bytes=profile.free_bytes,
+        num_blocks=num_blocks,
+        max_model_len=_capped_model_len(settings, num_blocks, wanted_len),
+    )
+
+
+def _capped_model_len(settings: EngineSettings, num_blocks: int, wanted_len: int) -> int:
+    max_model_len = min(wanted_len, (num_blocks - 1) * settings.block_size)
+    if settings.max_model_len is not None and max_model_len < wanted_len:
+        raise StartFailed(
+            "KVCacheTooSmall",
+            f"maxModelLen is {wanted_len}, but the KV cache of {num_blocks} blocks holds "
+            f"{max_model_len} tokens; lower maxModelLen to that, or give more memory",
+        )
+    return max_model_len
+
+
+def wanted_model_len(config: ModelConfig, settings: EngineSettings) -> int:
+    """The longest request that is asked for, before the blocks are counted.
+
+    Raises:
+        StartFailed: InvalidSettings: longer than the model can.
+    """
     own = config.max_position_embeddings
     wanted = settings.max_model_len
     if wanted is None:
@@ -107,7 +184,10 @@ def _wanted_model_len(config: ModelConfig, settings: EngineSettings) -> int:
     return wanted
 
 
-def _num_blocks(settings: EngineSettings, for_kv: int, block_bytes: int, wanted_len: int) -> int:
+def _num_blocks(
+    settings: EngineSettings, for_kv: int, most_bytes: int, block_bytes: int, wanted_len: int
+) -> int:
+    """As pinned, or as many as `most_bytes` hold and the running requests can fill."""
     if settings.num_kv_blocks is not None:
         if settings.num_kv_blocks * block_bytes > for_kv:
             raise StartFailed(
@@ -118,7 +198,7 @@ def _num_blocks(settings: EngineSettings, for_kv: int, block_bytes: int, wanted_
         return settings.num_kv_blocks
     per_request = -(-wanted_len // settings.block_size)
     most_useful = _boot(settings.boot_max_num_seqs) * per_request + 1
-    num_blocks = min(min(for_kv, CPU_KV_LIMIT_BYTES) // block_bytes, most_useful)
+    num_blocks = min(most_bytes // block_bytes, most_useful)
     if num_blocks < 2:
         raise StartFailed(
             "KVCacheTooSmall",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from paceline_crds.settings import EngineSettings
@@ -15,10 +16,14 @@ from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepPlan, StepResult, TokenLogprobs
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.run.batch import Batch, SampledRows
+from paceline_engine.run.device import Device, find_device
+from paceline_engine.run.drafts.choice import proposer_for
 from paceline_engine.run.load import LoadedModel, load_model
 from paceline_engine.run.memory_plan import SCRATCH_BYTES
 from paceline_engine.run.prompt_logprobs import gather_prompt_logprobs, rows_that_ask
 from paceline_engine.run.sampler import Sampler, slice_rows_for
+from paceline_engine.run.verification import Yielded, verify
+from paceline_kernels.decoder import DecoderBatch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +62,9 @@ class Runner:
         vocab_size = loaded.limits.vocab_size
         self._sampler = Sampler(self._batch, vocab_size, SCRATCH_BYTES, loaded.sampler_impl)
         self._slice_rows = slice_rows_for(vocab_size, SCRATCH_BYTES)
+        self._graphs = loaded.graphs
+        self._sampler_impl = loaded.sampler_impl
+        self._proposer = proposer_for(loaded.settings, self._batch)
         self._in_flight: _InFlight | None = None
 
     @classmethod
@@ -67,6 +75,7 @@ class Runner:
         progress: Callable[[str, float], None],
         *,
         engine_seed: int | None = None,
+        device: Device | None = None,
     ) -> "Runner":
         """Load weights, choose kernels, plan memory, make the KV cache.
 
@@ -75,33 +84,31 @@ class Runner:
             settings: as the user gave them.
             progress: called with (phase, share done).
             engine_seed: noise of requests without a seed; None draws one.
+            device: None takes the CUDA device, or the host where there is none.
 
         Raises:
             StartFailed: with one of its reasons.
         """
         seed = secrets.randbits(63) if engine_seed is None else engine_seed
-        return cls(load_model(model_dir, settings, progress), seed)
+        return cls(load_model(model_dir, settings, progress, device or find_device()), seed)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> None:
         """Follow the plan's changes and compute its tokens up to the logits."""
         if self._in_flight is not None:
             raise RuntimeError(f"step {self._in_flight.plan.step_id} was not sampled yet")
-        if plan.num_drafts.any():
-            raise RuntimeError(f"step {plan.step_id} has drafts, which are refused at load")
         started = time.perf_counter()
         batch = self._batch
         batch.apply(plan)
         sampled = batch.sampled_rows(plan)
-        last_tokens = np.cumsum(plan.num_tokens, dtype=np.int64)[sampled.rows] - 1
-        inputs = batch.inputs(plan, last_tokens)
+        inputs = batch.inputs(plan, sampled.inputs)
         launched = time.perf_counter()
         asks = bool(rows_that_ask(plan, batch).size)
-        logits, hidden = self.decoder.forward(inputs, self.kv, keep_hidden=asks)
+        logits, hidden = self._compute(inputs, keep_hidden=asks)
         prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
         if hidden is not None:
             prompt_logprobs = gather_prompt_logprobs(
-                plan, batch, hidden, self.decoder.logits, self._slice_rows
+                plan, batch, hidden, self._host_logits, self._slice_rows
             )
         done = time.perf_counter()
         result = StepResult(
@@ -113,22 +120,67 @@ class Runner:
         )
         self._in_flight = _InFlight(plan=plan, sampled=sampled, logits=logits, result=result)
 
+    def _compute(self, inputs: DecoderBatch, *, keep_hidden: bool) -> tuple[Tensor, Tensor | None]:
+        """By a graph where one takes the step, else launch by launch."""
+        if self._graphs is not None and not keep_hidden:
+            logits = self._graphs.run(inputs)
+            if logits is not None:
+                return logits, None
+        device = self.kv[0].k_cache.device
+        return self.decoder.forward(inputs.to(device), self.kv, keep_hidden=keep_hidden)
+
+    def _host_logits(self, hidden: Tensor) -> Tensor:
+        return self.decoder.logits(hidden).cpu()
+
+    @property
+    def num_graph_steps(self) -> int:
+        """Steps that a captured graph computed."""
+        return self._graphs.num_replays if self._graphs is not None else 0
+
+    @torch.inference_mode()
+    def rest(self) -> bool:
+        """Do one piece of work that may wait: capture a graph. Called when no request is there.
+
+        Returns:
+            Whether more is left.
+        """
+        if self._in_flight is not None:
+            raise RuntimeError("rest() between forward() and sample()")
+        if self._graphs is None or self._graphs.is_complete:
+            return False
+        self._graphs.capture_next()
+        return not self._graphs.is_complete
+
     @torch.inference_mode()
     def sample(self) -> StepResult:
-        """Choose the tokens of the last forward and remember them for the next plan."""
+        """Choose the tokens of the last forward, keep them for the next plan, propose drafts."""
         if self._in_flight is None:
             raise RuntimeError("sample() needs a forward() before it")
         started = time.perf_counter()
         step, self._in_flight = self._in_flight, None
-        result, rows = step.result, step.sampled.rows
-        if rows.size:
+        plan, result = step.plan, step.result
+        if self._proposer is not None:
+            self._proposer.follow(plan)
+        if step.sampled.slots.size:
             sampled = self._sampler.sample(step.logits, step.sampled)
-            result.tokens[rows, 0] = sampled.tokens
-            for place, message in sampled.errors.items():
-                result.tokens[rows[place], 0] = -1
-                result.errors[int(rows[place])] = message
-            for place, entry in sampled.logprobs.items():
-                result.logprobs[int(rows[place])] = [entry]
-            self._batch.append_tokens(step.sampled, sampled.tokens)
+            yielded = verify(plan, step.sampled, sampled, self._sampler_impl)
+            width = yielded.tokens.shape[1]
+            result.tokens = np.full((len(plan.slots), width), -1, dtype=np.int32)
+            result.tokens[yielded.rows] = yielded.tokens
+            result.errors, result.logprobs = yielded.errors, yielded.logprobs
+            self._batch.append_tokens(*yielded.newest())
+            if plan.max_drafts and self._proposer is not None:
+                result.drafts = self._propose(plan, yielded)
         result.host_ms += (time.perf_counter() - started) * 1e3
         return result
+
+    def _propose(self, plan: StepPlan, yielded: Yielded) -> NDArray[np.int32] | None:
+        wants = np.flatnonzero(self._batch.params.speculates[yielded.slots] & (yielded.counts > 0))
+        if not wants.size or self._proposer is None:
+            return None
+        lengths = yielded.starts + yielded.counts
+        drafts = np.full((len(plan.slots), plan.max_drafts), -1, dtype=np.int32)
+        drafts[yielded.rows[wants]] = self._proposer.propose(
+            yielded.slots[wants], lengths[wants], plan.max_drafts
+        )
+        return drafts

@@ -80,6 +80,7 @@ class Sampler:
             result.errors = dict.fromkeys(np.flatnonzero(is_bad).tolist(), message)
         if not flags.any():
             return result
+        logits = logits.cpu()
         is_changed = (flags & _CHANGED) != 0
         is_random = (flags & slot_params.RANDOM) != 0
         plain = np.flatnonzero(is_random & ~is_changed & ~is_bad)
@@ -176,6 +177,9 @@ def slice_rows_for(vocab_size: int, scratch_bytes: int) -> int:
 
 def _argmax(scores: Tensor) -> tuple[Int64, Float32]:
     """Best token of each row and its score; numpy's search is ten times as fast as torch's."""
+    if scores.device.type != "cpu":
+        values, indices = scores.max(dim=1)
+        return indices.cpu().numpy(), values.cpu().numpy()
     table = scores.numpy()
     best: Int64 = table.argmax(axis=1)
     return best, table[np.arange(len(best)), best]

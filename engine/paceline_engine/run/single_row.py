@@ -56,7 +56,7 @@ class SingleRow:
     def _batch(self, token_ids: Sequence[int], start: int, logit_rows: list[int]) -> DecoderBatch:
         end = start + len(token_ids)
         positions = torch.arange(start, end)
-        return DecoderBatch(
+        batch = DecoderBatch(
             token_ids=torch.tensor(token_ids, dtype=torch.int64),
             positions=positions,
             slot_mapping=positions + self._block_size,
@@ -65,3 +65,4 @@ class SingleRow:
             seq_lens=torch.tensor([end], dtype=torch.int32),
             logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
         )
+        return batch.to(self.kv[0].k_cache.device)

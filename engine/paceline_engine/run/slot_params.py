@@ -28,6 +28,7 @@ class SlotParams:
     """Arrays by slot; dictionaries only for the rare parameters that are lists.
 
     Attributes:
+        speculates: [slots] bool, drafts may be proposed.
         flags: [slots] sum of the constants above.
         keys: [slots] uint64, the request's key of the noise (seed and choice).
         num_logprobs, num_prompt_logprobs: [slots], how many of the best are asked for.
@@ -44,6 +45,7 @@ class SlotParams:
         self._eos_token_ids = eos_token_ids
         self._engine_seed = engine_seed
         self.flags: NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
+        self.speculates: NDArray[np.bool_] = np.zeros(slots, dtype=np.bool_)
         self.keys: NDArray[np.uint64] = np.zeros(slots, dtype=np.uint64)
         self.temperature: Float32 = np.zeros(slots, dtype=np.float32)
         self.top_k: Int64 = np.zeros(slots, dtype=np.int64)
@@ -65,6 +67,7 @@ class SlotParams:
         self._forget_lists(slot)
         # top_k of 0 (or of the whole vocabulary) keeps all.
         top_k = params.top_k if 0 < params.top_k < self._vocab_size else self._vocab_size
+        self.speculates[slot] = params.speculates
         self.temperature[slot] = params.temperature
         self.top_k[slot] = top_k
         self.top_p[slot] = params.top_p

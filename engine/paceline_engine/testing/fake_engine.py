@@ -87,6 +87,10 @@ class FakeEngine:
             raise RuntimeError("the device says no")
         self._runner.forward(plan)
 
+    def rest(self) -> bool:
+        """Nothing may wait."""
+        return False
+
     def sample(self, masks: Any = None) -> StepResult:
         """As the fake runner."""
         return self._runner.sample(masks)

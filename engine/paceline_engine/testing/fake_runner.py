@@ -6,7 +6,7 @@ position, token or order therefore changes the output, and `solo_tokens` says wh
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -20,6 +20,8 @@ from paceline_engine.core.request import FinishReason, Request
 
 _UNWRITTEN = -1
 _POSITION_STEP = 1 << 32
+DraftRule = Callable[[list[int], int], Sequence[int]]
+"""From a request's tokens and the most that are wanted to its drafts."""
 
 
 class FakeRunnerFailed(RuntimeError):
@@ -47,6 +49,21 @@ def _contents(token_ids: Sequence[int] | NDArray[np.int32], start: int = 0) -> N
 def next_token(token_ids: Sequence[int], vocab_size: int) -> int:
     """The token that the fake model says after a prefix."""
     return int(prefix_hashes(_contents(token_ids))[-1] % np.uint64(vocab_size))
+
+
+def partly_right(vocab_size: int, *, one_wrong_in: int) -> DraftRule:
+    """Drafts that go on as the fake model does, until one of so many is wrong; others are short."""
+
+    def propose(tokens: list[int], max_drafts: int) -> list[int]:
+        drafts: list[int] = []
+        lot = next_token(tokens, 1 << 30)
+        for number in range(lot % (max_drafts + 1)):
+            token = next_token([*tokens, *drafts], vocab_size)
+            is_wrong = (lot + number) % one_wrong_in == 0
+            drafts.append((token + 1) % vocab_size if is_wrong else token)
+        return drafts
+
+    return propose
 
 
 def solo_tokens(request: Request, limits: EngineLimits) -> tuple[list[int], FinishReason]:
@@ -91,10 +108,17 @@ class FakeRunner:
     Attributes:
         num_steps, num_tokens: what was computed so far.
         bad_requests: ids whose next sampling row reports an error.
+        drafter: what is proposed with each row's tokens; None proposes nothing.
+        step_ms: how long a plan takes by its own account; None: nobody measures.
+        num_drafts, num_accepted: draft tokens that were computed, and those that held.
     """
 
-    def __init__(self, limits: EngineLimits) -> None:
+    def __init__(self, limits: EngineLimits, drafter: DraftRule | None = None) -> None:
         self.limits = limits
+        self.drafter = drafter
+        self.step_ms: Callable[[StepPlan], float] | None = None
+        self.num_drafts = 0
+        self.num_accepted = 0
         self.num_steps = 0
         self.num_tokens = 0
         self.bad_requests: set[int] = set()
@@ -126,20 +150,31 @@ class FakeRunner:
             return
         assert plan.total_tokens <= self.limits.max_step_tokens, "more tokens than buffers"
         assert len(set(plan.slots.tolist())) == len(plan.slots), "a slot has two rows"
-        assert not plan.num_drafts.any(), "this runner has no drafts"
+        drafts = _drafts_by_row(plan)
         rows = list(
             zip(plan.slots.tolist(), plan.starts.tolist(), plan.num_tokens.tolist(), strict=True)
         )
         for row, (slot, start, count) in enumerate(rows):
-            self._write(plan, row, slot, start, count)
-        tokens = np.full((len(rows), 1), -1, dtype=np.int32)
+            self._write(plan, row, slot, start, count, drafts[row])
+        width = 1 + max(map(len, drafts), default=0)
+        tokens = np.full((len(rows), width), -1, dtype=np.int32)
         result = StepResult(step_id=plan.step_id, tokens=tokens)
+        if plan.max_drafts and self.drafter:
+            result.drafts = np.full((len(rows), plan.max_drafts), -1, dtype=np.int32)
         for row, (slot, start, count) in enumerate(rows):
             if slot not in self._broken:
-                self._read(plan, row, self._slots[slot], start + count, result)
+                self._read(plan, row, self._slots[slot], start + count, drafts[row], result)
+        if self.step_ms is not None:
+            result.device_ms = self.step_ms(plan)
+        longest = int(np.count_nonzero(tokens >= 0, axis=1).max(initial=1))
+        result.tokens = tokens[:, :longest]
         self.num_steps += 1
         self.num_tokens += plan.total_tokens
         self._results.append(result)
+
+    def rest(self) -> bool:
+        """Nothing may wait."""
+        return False
 
     def sample(self, masks: None = None) -> StepResult:
         """The result of the oldest step that was not answered.
@@ -153,6 +188,17 @@ class FakeRunner:
             raise result
         return result
 
+    def _verify(self, hashes: NDArray[np.uint64], drafts: list[int]) -> list[int]:
+        """Accepted drafts and the token behind them; hashes[i] is of what precedes draft i."""
+        run: list[int] = []
+        for number, prefix in enumerate(hashes):
+            run.append(int(prefix % np.uint64(self.limits.vocab_size)))
+            if number < len(drafts) and drafts[number] != run[-1]:
+                break
+        self.num_drafts += len(drafts)
+        self.num_accepted += len(run) - 1
+        return run
+
     def _take_changes(self, plan: StepPlan) -> None:
         for slot in plan.removed_slots.tolist():
             self._slots.pop(slot, None)
@@ -164,7 +210,9 @@ class FakeRunner:
             assert 0 < block < self.limits.num_blocks, f"block {block} does not exist"
             self._slots[slot].blocks.append(block)
 
-    def _write(self, plan: StepPlan, row: int, slot: int, start: int, count: int) -> None:
+    def _write(
+        self, plan: StepPlan, row: int, slot: int, start: int, count: int, drafts: list[int]
+    ) -> None:
         state, size = self._slots[slot], self.limits.block_size
         if slot in self._broken:  # on top of a failed step: writes whatever, where it was told to
             at = np.arange(start, start + count)
@@ -173,19 +221,28 @@ class FakeRunner:
         assert plan.epochs[row] == state.added.epoch, f"slot {slot} has another epoch"
         assert plan.request_ids[row] == state.added.request_id, f"slot {slot} has another request"
         end = start + count
-        assert count >= 1, "an empty row"
-        assert end <= len(state.tokens), f"slot {slot} computes tokens that nobody knows"
+        tokens = state.tokens + drafts
+        assert count > len(drafts), "an empty row"
+        assert not drafts or end == len(tokens), f"slot {slot} has drafts of another place"
+        assert end <= len(tokens), f"slot {slot} computes tokens that nobody knows"
         assert end <= len(state.blocks) * size, f"slot {slot} computes beyond its blocks"
+        assert end <= self.limits.max_model_len, f"slot {slot} drafts beyond the longest request"
         if state.added.params.max_tokens:
-            assert plan.samples[row] == (end == len(state.tokens)), "a row samples wrongly"
+            assert plan.samples[row] == (end == len(tokens)), "a row samples wrongly"
         positions = np.arange(start, end)
         table = np.array(state.blocks)
         self._store[table[positions // size], positions % size] = _contents(
-            state.tokens[start:end], start
+            tokens[start:end], start
         )
 
     def _read(
-        self, plan: StepPlan, row: int, state: _Slot, context: int, result: StepResult
+        self,
+        plan: StepPlan,
+        row: int,
+        state: _Slot,
+        context: int,
+        drafts: list[int],
+        result: StepResult,
     ) -> None:
         contents = self._store[state.blocks].reshape(-1)[:context]
         hashes = prefix_hashes(contents)
@@ -193,16 +250,28 @@ class FakeRunner:
         if plan.samples[row]:
             if added.request_id in self.bad_requests:
                 result.errors[row] = "the logits are not finite"
-            token = int(hashes[-1] % np.uint64(self.limits.vocab_size))
-            state.tokens.append(token)
-            result.tokens[row, 0] = token
+            run = self._verify(hashes[context - len(drafts) - 1 :], drafts)
+            state.tokens += run
+            result.tokens[row, : len(run)] = run
             if params.logprobs is not None:
-                result.logprobs[row] = [_logprob(token, hashes[-1])]
+                first = context - len(drafts) - 1
+                result.logprobs[row] = [_logprob(t, hashes[first + i]) for i, t in enumerate(run)]
+            if result.drafts is not None and self.drafter:
+                proposed = list(self.drafter(state.tokens, plan.max_drafts))
+                result.drafts[row, : len(proposed)] = proposed
         if params.prompt_logprobs is not None:
             first, last = int(plan.starts[row]) + 1, min(context, added.num_prompt_tokens - 1)
             result.prompt_logprobs[row] = [
                 _logprob(state.tokens[p], hashes[p - 1]) for p in range(first, last + 1)
             ]
+
+
+def _drafts_by_row(plan: StepPlan) -> list[list[int]]:
+    counts = plan.num_drafts
+    assert counts.sum() == len(plan.draft_tokens), "drafts that belong to no row"
+    assert (plan.samples | (counts == 0)).all(), "drafts in a row that does not sample"
+    ends = np.cumsum(counts)
+    return [part.tolist() for part in np.split(plan.draft_tokens, ends[:-1])] if len(ends) else []
 
 
 def _logprob(token: int, prefix: np.uint64) -> TokenLogprobs:

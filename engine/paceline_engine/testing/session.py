@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline_crds.settings import DType, EngineSettings
+from paceline_engine.core.admission import ExpectedOutput
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, Request, SamplingParams
 from paceline_engine.core.scheduler import Scheduler
@@ -16,6 +17,7 @@ class Session:
     """Requests in, tokens out. Time is a step counter.
 
     Attributes:
+        expected: what admission believes of the length of outputs.
         outputs: request id -> tokens so far.
         logprobs, prompt_logprobs: request id -> entries so far.
         finished: request id -> its end.
@@ -27,7 +29,9 @@ class Session:
     def __init__(self, runner: Runner, **settings: Any) -> None:
         live = runner.settings.model_copy(update=settings)
         self.runner = runner
-        self.scheduler = Scheduler(live, runner.limits, Recorder(live, runner.limits))
+        self.recorder = Recorder(live, runner.limits)
+        self.expected = ExpectedOutput()
+        self.scheduler = Scheduler(live, runner.limits, self.recorder, expected=self.expected)
         self.outputs: dict[int, list[int]] = {}
         self.logprobs: dict[int, list[TokenLogprobs]] = {}
         self.prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
@@ -53,6 +57,10 @@ class Session:
             raise ValueError(refusal.message)
         self.outputs[number] = []
         return number
+
+    def value(self, name: str) -> float:
+        """A counter or gauge without labels, as it is now."""
+        return self.recorder.snapshot(float(self.num_steps)).value(name)
 
     def step(self) -> bool:
         """Plan, run and apply one step; False if there was nothing to compute."""

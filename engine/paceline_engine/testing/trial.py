@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from paceline_crds.settings import EngineSettings
+from paceline_crds.settings import EngineSettings, SpeculativeMethod
 from paceline_engine.core.admission import ExpectedOutput
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepOutputs, StepPlan, TokenLogprobs
 from paceline_engine.core.request import Finished, Refusal, Request, SamplingParams
 from paceline_engine.core.scheduler import Scheduler
 from paceline_engine.core.stats import Recorder
-from paceline_engine.testing.fake_runner import FakeRunner, FakeRunnerFailed, solo_tokens
+from paceline_engine.testing.fake_runner import (
+    DraftRule,
+    FakeRunner,
+    FakeRunnerFailed,
+    solo_tokens,
+)
 
 
 def tiny_limits(
@@ -58,12 +63,18 @@ class Trial:
         max_plans: int = 1,
         step_s: float = 0.01,
         is_checked: bool = True,
+        drafter: DraftRule | None = None,
         **settings: Any,
     ) -> None:
         self.limits = limits or tiny_limits()
         settings.setdefault("block_size", self.limits.block_size)
         settings.setdefault("max_num_seqs", self.limits.max_slots)
         settings.setdefault("max_num_batched_tokens", self.limits.max_step_tokens)
+        if drafter is not None:
+            settings.setdefault("speculative_method", SpeculativeMethod.NGRAM)
+            settings.setdefault("speculative_num_tokens", 4)
+            settings.setdefault("boot_max_speculative_num_tokens", 32)
+            settings.setdefault("speculative_adaptive", False)
         self.settings = EngineSettings(**settings)
         self.recorder = Recorder(self.settings, self.limits)
         self._expected = ExpectedOutput()
@@ -74,7 +85,7 @@ class Trial:
             max_plans=max_plans,
             expected=self._expected,
         )
-        self.runner = FakeRunner(self.limits)
+        self.runner = FakeRunner(self.limits, drafter)
         self.max_plans = max_plans
         self.is_checked = is_checked
         self.step_s = step_s

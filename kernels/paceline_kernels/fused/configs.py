@@ -48,14 +48,20 @@ def attention_configs(
         rows = max(rows, min(64, power_of_two(group * decode_queries)))
         if dim == 256:
             return (_config(rows, 32, 4, 2), _config(rows, 64, 8, 2))
-        return (_config(rows, 64, 4, 2), _config(rows, 32, 2, 3), _config(rows, 128, 4, 2))
+        return (
+            _config(rows, 32, 4, 2),
+            _config(rows, 32, 2, 3),
+            _config(rows, 64, 4, 2),
+            _config(rows, 128, 4, 2),
+        )
     if dim == 256:
         return (_config(max(rows, 64), 32, 8, 2), _config(max(rows, 128), 32, 8, 2))
     return (
-        _config(max(rows, 64), 64, 4, 2),
+        _config(max(rows, 128), 32, 8, 2),
         _config(max(rows, 128), 64, 8, 2),
         _config(max(rows, 128), 64, 8, 3),
-        _config(max(rows, 32), 64, 4, 2),
+        _config(max(rows, 64), 32, 4, 2),
+        _config(max(rows, 64), 64, 4, 2),
     )
 
 

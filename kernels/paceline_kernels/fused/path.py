@@ -11,6 +11,9 @@ from paceline_kernels.errors import ShapeError
 from paceline_kernels.fused import runtime
 from paceline_kernels.fused.attention import AttentionCall, attend
 from paceline_kernels.fused.kv_write import write_kv_launch
+from paceline_kernels.fused.norm import rms_norm_launch
+from paceline_kernels.fused.pointwise import embedding_launch, silu_and_mul_launch
+from paceline_kernels.fused.rotary import rotary_launch
 
 _FORMATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -45,6 +48,74 @@ def _expect_caches(k_cache: Tensor, v_cache: Tensor) -> None:
                 f"{name} must have a dense head_dim for impl 'triton', as new_kv_cache gives it, "
                 f"got strides {list(cache.stride())}"
             )
+
+
+def rms_norm(
+    x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """See ops.rms_norm."""
+    _expect("x", x)
+    _expect("weight", weight)
+    out, total = torch.empty(x.shape, dtype=x.dtype, device=x.device), x
+    if residual is not None:
+        _expect("residual", residual)
+        total = torch.empty_like(out)
+    runtime.run(rms_norm_launch(x, residual, weight, eps, out, total))
+    return out, total
+
+
+def _expect_rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
+    _expect_heads("q", q)
+    _expect_heads("k", k)
+    runtime.expect_on_device("positions", positions)
+    checks.expect_dtype("cos_sin", cos_sin, (torch.float32,))
+    runtime.expect_on_device("cos_sin", cos_sin)
+    checks.expect_rows_contiguous("cos_sin", cos_sin)
+
+
+def rotary_(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
+    """See ops.rotary_."""
+    _expect_rotary(q, k, positions, cos_sin)
+    runtime.run(rotary_launch(q, k, positions.contiguous(), cos_sin, None))
+
+
+def rotary_write_kv_(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+) -> None:
+    """See ops.rotary_write_kv_: one pass over the keys instead of two."""
+    _expect_rotary(q, k, positions, cos_sin)
+    _expect_heads("v", v)
+    _expect_caches(k_cache, v_cache)
+    write = (v, k_cache, v_cache, slot_mapping.contiguous(), k_scale, v_scale)
+    runtime.run(rotary_launch(q, k, positions.contiguous(), cos_sin, write))
+
+
+def silu_and_mul(x: Tensor) -> Tensor:
+    """See ops.silu_and_mul."""
+    _expect("x", x)
+    out = torch.empty(x.shape[0], x.shape[1] // 2, dtype=x.dtype, device=x.device)
+    runtime.run(silu_and_mul_launch(x, out))
+    return out
+
+
+def embedding(token_ids: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """See ops.embedding."""
+    runtime.expect_on_device("token_ids", token_ids)
+    _expect("weight", weight)
+    out = torch.empty(token_ids.shape[0], weight.shape[1], dtype=dtype, device=weight.device)
+    _expect("the embedding", out)
+    runtime.run(embedding_launch(token_ids.contiguous(), weight, out))
+    return out
 
 
 def new_kv_cache(

@@ -94,3 +94,13 @@ def test_with_a_budget_of_one_both_lanes_get_on() -> None:
     assert {long, short} <= set(trial.finished)
     assert steps <= 40
     trial.assert_all_solo()
+
+
+def test_a_long_prompt_whose_prefix_is_cached_is_let_in_whichever_lane_has_the_turn() -> None:
+    trial = Trial(tiny_limits(num_blocks=9), max_num_batched_tokens=1)
+    trial.submit([3] * 9, max_tokens=1)
+    trial.run()
+    for _ in range(4):  # 9 tokens are long, the one that is not cached is short: an odd turn's
+        trial.submit([3] * 9, max_tokens=1)
+    trial.run()  # fails when a step has work and plans nothing
+    trial.assert_all_solo()

@@ -1,7 +1,8 @@
 """The property that matters most: whatever the schedule, each request gets its own tokens.
 
 A state machine submits, aborts, changes settings, lets steps fail and answers late, over a pool
-that may be tiny. `Trial` checks every invariant after every operation, in half of the runs.
+that may be tiny, with drafts that hold or not. `Trial` checks every invariant after every
+operation, in half of the runs.
 """
 
 import hypothesis.strategies as st
@@ -11,7 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from paceline_crds.settings import SchedulingPolicy
 from paceline_engine.core.request import FinishReason
-from paceline_engine.testing.fake_runner import Failure, solo_prompt_logprobs, solo_tokens
+from paceline_engine.testing.fake_runner import (
+    Failure,
+    partly_right,
+    solo_prompt_logprobs,
+    solo_tokens,
+)
 from paceline_engine.testing.trial import Trial, tiny_limits
 
 LIVE = st.fixed_dictionaries(
@@ -24,6 +30,7 @@ LIVE = st.fixed_dictionaries(
         "priority_aging_s": st.sampled_from([0, 1, 30]),
         "prefix_caching": st.booleans(),
         "watermark": st.sampled_from(["0", "0.01", "0.3"]),
+        "speculative_num_tokens": st.sampled_from([0, 1, 4, 20]),
     },
 )
 
@@ -37,9 +44,10 @@ class Schedule(RuleBasedStateMachine):
         max_plans=st.sampled_from([1, 1, 2]),
         is_hopeful=st.booleans(),
         is_checked=st.booleans(),
+        one_wrong_in=st.sampled_from([None, 1, 3, 1000]),
         live=LIVE,
     )
-    def begin(self, num_blocks, block_size, max_plans, is_hopeful, is_checked, live):
+    def begin(self, num_blocks, block_size, max_plans, is_hopeful, is_checked, one_wrong_in, live):
         limits = tiny_limits(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -49,7 +57,10 @@ class Schedule(RuleBasedStateMachine):
             vocab_size=61,
             eos_token_ids=(7,),
         )
-        self.trial = Trial(limits, max_plans=max_plans, is_checked=is_checked, **live)
+        drafter = one_wrong_in and partly_right(61, one_wrong_in=one_wrong_in)
+        self.trial = Trial(
+            limits, max_plans=max_plans, is_checked=is_checked, drafter=drafter, **live
+        )
         if is_hopeful:
             self.trial.expect_short_outputs()
         self.cut: set[int] = set()  # ended from outside: their tokens are a prefix of all

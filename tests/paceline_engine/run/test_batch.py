@@ -81,7 +81,8 @@ def test_a_sampled_token_is_the_next_steps_input() -> None:
     batch = Batch(LIMITS, engine_seed=0)
     first = plan([(2, 0, 8)], (added(2, list(range(8))),), blocks=((2, 5),))
     batch.apply(first)
-    batch.append_tokens(batch.sampled_rows(first), np.array([77]))
+    rows = batch.sampled_rows(first)
+    batch.append_tokens(rows.slots, rows.ends, array(77))
     second = plan([(2, 8, 1)], blocks=((2, 9),))
     batch.apply(second)
     inputs = batch.inputs(second, np.array([0]))
@@ -89,6 +90,22 @@ def test_a_sampled_token_is_the_next_steps_input() -> None:
     assert inputs.positions.tolist() == [8]
     assert inputs.slot_mapping.tolist() == [72]
     assert inputs.block_tables.tolist() == [[5, 9]]
+
+
+def test_a_row_with_drafts_samples_at_each_of_them() -> None:
+    batch = Batch(LIMITS, engine_seed=0)
+    new = (added(2, [1, 2, 3, 4]), added(5, [9, 8]), added(0, [6, 6]))
+    first = plan([(2, 0, 3), (5, 0, 2), (0, 0, 2)], new, blocks=((2, 5), (5, 6), (0, 7)))
+    batch.apply(first)
+    second = plan([(2, 3, 3), (5, 1, 1), (0, 1, 2)])
+    second.num_drafts = array(2, 0, 1)
+    second.draft_tokens = array(50, 51, 60)
+    batch.apply(second)
+    rows = batch.sampled_rows(second)
+    assert rows.inputs.tolist() == [0, 1, 2, 3, 4, 5]
+    assert rows.slots.tolist() == [2, 2, 2, 5, 0, 0]
+    assert rows.ends.tolist() == [4, 5, 6, 2, 2, 3]
+    assert batch.inputs(second, rows.inputs).token_ids.tolist() == [4, 50, 51, 8, 6, 60]
 
 
 def test_a_slot_that_is_taken_again_keeps_nothing() -> None:
@@ -111,5 +128,5 @@ def test_the_last_position_has_room_for_its_token() -> None:
     batch.apply(full)
     sampled = batch.sampled_rows(full)
     assert sampled.ends.tolist() == [64]
-    batch.append_tokens(sampled, np.array([6]))
+    batch.append_tokens(sampled.slots, sampled.ends, array(6))
     assert batch.inputs(full, np.array([63])).token_ids.tolist() == [5] * 64

@@ -109,6 +109,9 @@ class _Generate(_Body):
     cache_salt: str | None = Field(
         default=None, max_length=256, description="Prefixes are shared among equal salts only."
     )
+    speculation: bool | None = Field(
+        default=None, description="false: no draft tokens for this request. Its text is the same."
+    )
     user: str | None = None
 
     # Not built yet: refused unless the value asks for nothing (validation.refuse_unbuilt).

@@ -116,6 +116,7 @@ def sampling_params(
         bad_words=bad_words,
         logprobs=num_logprobs(body),
         prompt_logprobs=num_prompt_logprobs(body),
+        speculates=body.speculation is not False,
     )
 
 

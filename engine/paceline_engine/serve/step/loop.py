@@ -67,6 +67,10 @@ class StepRunner(Protocol):
         """The tokens of the last plan."""
         ...
 
+    def rest(self) -> bool:
+        """Do a piece of work that may wait, since no request is there; whether more is left."""
+        ...
+
 
 class StepLoop:
     """Drives one scheduler and one runner.
@@ -102,6 +106,7 @@ class StepLoop:
         self._finished: list[Finished] = []
         self._is_stats_stale = True
         self._has_ended_some = True
+        self._has_spare_work = True
         self._stats_at_s = clock()
         self.heartbeat = Heartbeat(
             last_progress_s=self._stats_at_s, has_work=False, predicted_step_s=0.0
@@ -154,6 +159,8 @@ class StepLoop:
         """After a turn that computed nothing: how long to wait for a message; None = for ever."""
         if self._scheduler.has_work:
             return BLOCKED_WAIT_S
+        if self._has_spare_work:
+            return 0.0
         if self._is_stats_stale:
             return max(0.0, self._stats_at_s + STATS_EVERY_S - self._clock())
         return None
@@ -230,6 +237,7 @@ class StepLoop:
             if self.heartbeat.has_work:
                 self._has_ended_some = True  # idle begins: gauges are read as they are now
             self._set_heartbeat(Heartbeat(last_progress_s=now, has_work=False, predicted_step_s=0))
+            self._has_spare_work = self._has_spare_work and self._runner.rest()
         elif not self.heartbeat.has_work:
             self._beat_work(now, 0.0)
         self._publish_turn(None, now)

@@ -1,0 +1,66 @@
+"""`paceline bench kv-dtype MODEL`: what an FP8 KV cache costs and gives on a model."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import EXIT_OK, EXIT_START_FAILED, CommandError
+
+_MAX_PROMPT_TOKENS = 1024
+
+
+def add_command(kinds: Any) -> None:
+    """Add the parser."""
+    parser = kinds.add_parser(
+        "kv-dtype",
+        help="an FP8 KV cache against a full one: blocks, perplexity, divergence, greedy tokens",
+        description="Load a model twice, with a full and with an FP8 KV cache, and compare: blocks "
+        "in the same memory, perplexity and divergence on a text, greedy continuations of varied "
+        "prompts alone and in one batch.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="demo, hf://org/name, a folder")
+    parser.add_argument(
+        "--text",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="text whose perplexity is taken, may be repeated (default: the texts of the start)",
+    )
+    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="of an output")
+    parser.add_argument("--prompts", type=int, default=40, metavar="N", help="each (40/N)-th")
+    parser.add_argument(
+        "--dtype", choices=("Float32", "BFloat16"), default="Float32", help="of the full cache"
+    )
+    parser.set_defaults(handler=bench_kv_dtype)
+
+
+def bench_kv_dtype(args: argparse.Namespace) -> int:
+    """One JSON object to stdout."""
+    from tokenizers import Tokenizer
+
+    from paceline_crds.settings import EngineSettings
+    from paceline_engine.bench import kv_dtype
+    from paceline_engine.core.errors import StartFailed
+    from paceline_engine.model import store
+    from paceline_engine.run.calibration_text import TEXTS
+    from paceline_engine.testing.prompts import varied_prompts
+
+    try:
+        folder = store.resolve(args.model, progress=lambda _phase, _share: None)
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        every = varied_prompts()
+        prompts = every[:: max(1, len(every) // args.prompts)]
+        texts = [path.read_text(encoding="utf-8") for path in args.text or ()] or list(TEXTS)
+        figures = kv_dtype.measure(
+            folder,
+            EngineSettings(dtype=args.dtype),
+            tokenizer.encode("\n".join(texts)).ids,
+            [tokenizer.encode(prompt).ids[:_MAX_PROMPT_TOKENS] for prompt in prompts],
+            max_tokens=args.max_tokens,
+        )
+    except StartFailed as error:
+        raise CommandError(f"{error.reason}: {error}", EXIT_START_FAILED) from error
+    sys.stdout.write(json.dumps(figures, indent=1) + "\n")
+    return EXIT_OK
