@@ -45,7 +45,7 @@ def apply_steady(
     state.recorder.tokens(steady.template.slots, None, now)
     if state.cached_news:
         outputs.num_cached_tokens, state.cached_news = state.cached_news, {}
-    _record(state, record, result, now)
+    _record_steady(state, steady, record, result, now)
     return outputs
 
 
@@ -106,6 +106,30 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
     outputs.num_cached_tokens = news
     _record(state, record, result, now, num_accepted)
     return outputs
+
+
+def _record_steady(
+    state: SchedulerState, steady: SteadyBatch, record: InFlight, result: StepResult, now: float
+) -> None:
+    """What `_record` writes, without a look at the rows: each computed and gave one token."""
+    plan = record.plan
+    speculation.observe_step(state, plan, result, 0)
+    kv_tokens = steady.kv_tokens_read
+    state.recorder.step(
+        StepRecord(
+            step_id=plan.step_id,
+            planned_s=record.planned_s,
+            applied_s=now,
+            budget_tokens=record.budget,
+            num_rows=record.num_decodes,
+            num_decode_tokens=record.num_decodes,
+            kv_tokens_read=kv_tokens,
+            attention_pairs=kv_tokens,
+            num_sampled=record.num_decodes,
+            host_ms=result.host_ms,
+            device_ms=result.device_ms,
+        )
+    )
 
 
 def _record(

@@ -59,6 +59,7 @@ class SteadyBatch:
         self._slots, self._size = slots, size
         self._starts: Int32 = slots.computed[rows]  # C of each row before its next step
         self._first = self._starts  # the same when the batch was made; never written to
+        self._first_sum = int(np.add.reduce(self._first))
         self._room = int((slots.limit[rows] - slots.total[rows]).min())
         # Tokens of the last steps, the newest in column `_column` - 1; the last `size` of them are
         # moved to the front when it is full, so they are one slice at any moment.
@@ -119,6 +120,11 @@ class SteadyBatch:
             epochs=template.epochs,
             request_ids=template.request_ids,
         )
+
+    @property
+    def kv_tokens_read(self) -> int:
+        """Tokens whose keys and values the newest applied step read, over all rows."""
+        return self._first_sum + self.num_applied * len(self._first)
 
     def can_apply(self, state: "SchedulerState", result: StepResult) -> bool:
         """Nothing but one more token for everybody: nobody ends, nothing failed."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from paceline_engine.core import step_features
 from paceline_engine.testing.trial import Trial, tiny_limits
 
 ROOMY = tiny_limits(num_blocks=400, block_size=8)
@@ -108,3 +109,16 @@ def test_the_recorder_counts_lockstep_gaps_like_any_other() -> None:
     assert sum(snapshot.histograms["vllm:inter_token_latency_seconds"].counts) == 4 * 29
     assert snapshot.values["vllm:generation_tokens_total"][()] == 4 * 30
     assert snapshot.histograms["vllm:inter_token_latency_seconds"].sum == pytest.approx(4 * 0.29)
+
+
+def test_the_sizes_of_a_lockstep_step_are_those_of_its_plan() -> None:
+    trial = lockstep()
+    for number in range(5):
+        trial.submit([number] * (3 + number), max_tokens=60)
+    for _ in range(20):
+        plan = trial.step()
+        assert plan is not None
+        sizes, record = step_features.of(plan), trial.recorder.last_step
+        assert record is not None
+        assert record.features == sizes
+    assert is_steady(trial)
