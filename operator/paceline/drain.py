@@ -87,6 +87,7 @@ def _pid(text: str) -> int:
 
 
 def _is_running(pid: int) -> bool:
+    """Whether it lives; one that has ended and that nobody has waited for does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -95,7 +96,11 @@ def _is_running(pid: int) -> bool:
         raise CommandError(
             f"--pid: process {pid} belongs to another user; run this as the server's", EXIT_FAILED
         ) from None
-    return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return not Path("/proc/self").exists()  # not Linux: the signal has reached it
+    return state not in {"Z", "X"}
 
 
 def _handles_sigusr1(pid: int) -> bool:
