@@ -17,10 +17,11 @@ from paceline_engine.testing.tiny_model import TinyModel
 from paceline_operator.decide.observed import Measured
 from paceline_operator.decide.tuning import queries
 from paceline_operator.decide.tuning.asking import Question
-from paceline_operator.decide.tuning.signals import Signal, Window
+from paceline_operator.decide.tuning.signals import Sample, Signal, Window
 from paceline_operator.shell.prometheus import Prometheus
 
 NUM_REQUESTS = 12
+NUM_SCRAPES = 12
 NEVER_HERE = {Signal.ACCEPTED, Signal.DRAFTED}
 """Nothing drafts in that engine; the counters may be absent."""
 
@@ -88,13 +89,19 @@ def test_a_real_prometheus_answers_every_signal_and_counts_nothing_twice(
             body = {"model": "model", "prompt": f"{number} two three " * 9, "max_tokens": 6}
             engine.post("/v1/completions", body)
         wait_for(lambda: (finished(url) or 0) > 0.8 * NUM_REQUESTS)
-        found = measured(url, question(int(time.time()))).samples[0]
+        # With few scrapes a sample is none, and an increase is extrapolated by a third.
+        wait_for(lambda: (sample(url).get(Signal.SCRAPES) or 0) >= NUM_SCRAPES)
+        found = sample(url)
     assert found.problem is None
     assert set(Signal) - set(found.values) <= NEVER_HERE
     assert found.get(Signal.PODS) == 1
     for signal in (Signal.FINISHED, Signal.JUDGED, Signal.TTFT_JUDGED, Signal.ITL_JUDGED):
         assert found.get(signal) == pytest.approx(NUM_REQUESTS, rel=0.3), signal
     assert found.get(Signal.OUTPUT_LENGTH) == pytest.approx(6)
+
+
+def sample(url: str) -> Sample:
+    return measured(url, question(int(time.time()))).samples[0]
 
 
 def ask_pods(url: str) -> float | None:
