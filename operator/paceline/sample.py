@@ -89,7 +89,8 @@ def _message_of(body: bytes) -> str:
 
 def how_to_ask(base_url: str, model: str, *, needs_key: bool) -> str:
     """Ready-to-paste lines for curl and for the openai SDK."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
+    message = {"role": "user", "content": "Hello!"}
+    body = json.dumps({"model": model, "messages": [message], "max_tokens": 200})
     key = " -H 'Authorization: Bearer YOUR_KEY'" if needs_key else ""
     api_key = "YOUR_KEY" if needs_key else "none"
     return f"""\
@@ -100,6 +101,7 @@ python3 - <<'END'   # pip install openai
 from openai import OpenAI
 client = OpenAI(base_url="{base_url}{routes.OPENAI_BASE}", api_key="{api_key}")
 answer = client.chat.completions.create(
-    model="{model}", messages=[{{"role": "user", "content": "Hello!"}}])
+    model="{model}", max_tokens=200,
+    messages=[{{"role": "user", "content": "Hello!"}}])
 print(answer.choices[0].message.content)
 END"""
