@@ -54,6 +54,10 @@ def test_only_commands_of_this_release_are_listed() -> None:
             ["maxNumSeqs must be <= bootMaxNumSeqs (4), got 9"],
         ),
         (["serve", "demo", "--revision", "main"], ["--revision is for hf:// models"]),
+        (
+            ["serve", "demo", "--speculative-num-tokens", "4"],
+            ["--speculative-num-tokens 4 needs a --speculative-method"],
+        ),
         (["run"], ["-f/--file"]),
         (["bench", "serve", "--workload", "big"], ["--workload must be among mixed", "got 'big'"]),
         (["bench", "serve", "--extra", "[1]", "--model", "m"], ["--extra must be a JSON object"]),
