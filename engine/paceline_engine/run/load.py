@@ -181,7 +181,7 @@ class _Start:
         """Boot maxima of decode graphs."""
         return GraphLimits(
             max_rows=self._max_slots(),
-            max_drafts=0,  # speculation is not built
+            max_drafts=0,  # steps with drafts are launched one by one
             max_model_len=max_model_len,
             block_size=self.booted.block_size,
             vocab_size=self.config.vocab_size,
