@@ -20,6 +20,7 @@ from paceline_engine.serve.config import LOG_FORMAT, ServeConfig
 from paceline_engine.serve.drain import Drain, Phase
 from paceline_engine.serve.drain_gate import DrainGate
 from paceline_engine.serve.openai import app
+from paceline_engine.serve.openai.served_model import ServedModel
 from paceline_engine.serve.step.engine_client import EngineInfo, Startup
 from paceline_engine.serve.step.socket_client import SocketEngineClient
 
@@ -78,13 +79,15 @@ class _Life:
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
         self._client = SocketEngineClient(config)
+        served = ServedModel(self._client, config)
+        self._client.prepare = served.prepare
         self._drain = Drain(
             shutdown_timeout_s=config.shutdown_timeout_s,
             sigterm_propagation_s=config.sigterm_propagation_s,
         )
         self._poke = asyncio.Event()
         self._gate = DrainGate(
-            app.create_public_app(self._client, config, self._drain), self._drain
+            app.create_public_app(self._client, config, self._drain, served), self._drain
         )
         self._admin_app = create_admin_app(
             self._client, config, self._drain, on_drain=self._poke.set
