@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
-from paceline_engine.serve import listeners
+from paceline_engine.serve import http_limits, listeners
 from paceline_engine.serve.admin.admin import create_admin_app
 from paceline_engine.serve.config import LOG_FORMAT, ServeConfig
 from paceline_engine.serve.drain import Drain, Phase
@@ -47,6 +47,7 @@ def serve(config: ServeConfig) -> int:
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
     # Its lines about its own start and end say nothing that ours do not.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    http_limits.raise_file_limit()
     try:
         refuse_at_start(config.settings)
         life = _Life(config)
@@ -228,6 +229,7 @@ def _start(app_to_serve: FastAPI | DrainGate, listener: socket.socket) -> _Runni
             log_config=None,
             access_log=False,
             ws="none",
+            http=http_limits.LimitedHttp,
             server_header=False,
             timeout_graceful_shutdown=1,
             timeout_keep_alive=KEEP_ALIVE_S,
