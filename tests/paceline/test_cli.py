@@ -56,7 +56,7 @@ def test_only_commands_of_this_release_are_listed() -> None:
         (["serve", "demo", "--revision", "main"], ["--revision is for hf:// models"]),
         (
             ["serve", "demo", "--speculative-num-tokens", "4"],
-            ["--speculative-num-tokens 4 needs a --speculative-method"],
+            ["speculativeNumTokens needs a speculativeMethod", "got 4 with method None"],
         ),
         (["run"], ["-f/--file"]),
         (["bench", "serve", "--workload", "big"], ["--workload must be among mixed", "got 'big'"]),
