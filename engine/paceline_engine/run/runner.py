@@ -138,14 +138,14 @@ class Runner:
         return self._graphs.num_replays if self._graphs is not None else 0
 
     @torch.inference_mode()
-    def rest(self) -> bool:
+    def do_spare_work(self) -> bool:
         """Do one piece of work that may wait: capture a graph. Called when no request is there.
 
         Returns:
             Whether more is left.
         """
         if self._in_flight is not None:
-            raise RuntimeError("rest() between forward() and sample()")
+            raise RuntimeError("do_spare_work() between forward() and sample()")
         if self._graphs is None or self._graphs.is_complete:
             return False
         self._graphs.capture_next()

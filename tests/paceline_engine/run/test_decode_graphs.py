@@ -195,11 +195,11 @@ def test_graphs_are_captured_at_the_start_and_when_idle_alone(folder: Path) -> N
         pass
     assert device.num_captures == at_start
     rests = 1
-    while runner.rest():
+    while runner.do_spare_work():
         rests += 1
     assert device.num_captures == at_start + rests
     assert rests == len(graph_sizes(runner.limits.max_slots)) - 1
-    assert not runner.rest()
+    assert not runner.do_spare_work()
 
 
 def test_a_capture_in_the_middle_of_a_step_is_refused(folder: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_capture_in_the_middle_of_a_step_is_refused(folder: Path) -> None:
     assert plan is not None
     runner.forward(plan)
     with pytest.raises(RuntimeError, match="between"):
-        runner.rest()
+        runner.do_spare_work()
 
 
 def test_a_share_of_the_device_becomes_blocks(folder: Path) -> None:

@@ -17,7 +17,7 @@ from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai import openapi, validation
 from paceline_engine.serve.openai.bodies import read_body
 from paceline_engine.serve.openai.errors import bad_request
-from paceline_engine.serve.openai.generating import render_chat
+from paceline_engine.serve.openai.generation_routes import render_chat
 from paceline_engine.serve.openai.openai_types import DetokenizeBody, TokenizeBody
 from paceline_engine.serve.openai.served_model import ServedModel
 from paceline_engine.serve.step.engine_client import EngineClient
