@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from paceline_crds.settings import EngineSettings
+from paceline_engine.core.arrays import Int32
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepPlan, StepResult, TokenLogprobs
 from paceline_engine.model.decoder import Decoder
@@ -174,7 +174,7 @@ class Runner:
         result.host_ms += (time.perf_counter() - started) * 1e3
         return result
 
-    def _propose(self, plan: StepPlan, yielded: Yielded) -> NDArray[np.int32] | None:
+    def _propose(self, plan: StepPlan, yielded: Yielded) -> Int32 | None:
         wants = np.flatnonzero(self._batch.params.speculates[yielded.slots] & (yielded.counts > 0))
         if not wants.size or self._proposer is None:
             return None
