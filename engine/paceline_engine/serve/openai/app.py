@@ -2,6 +2,7 @@
 
 from fastapi import FastAPI
 
+from paceline_engine import release
 from paceline_engine.serve import health
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
@@ -27,7 +28,7 @@ def create_public_app(client: EngineClient, config: ServeConfig, drain: Drain) -
     keys = None if config.api_key_file is None else ApiKeys(config.api_key_file)
     app = FastAPI(
         title="Paceline",
-        version=text_routes.paceline_version(),
+        version=release.version(),
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
