@@ -217,9 +217,9 @@ def _answer_errors_as_objects(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        place, *_, name = *first["loc"], str(first["loc"][-1])
+        where = first["loc"]
         text = faults.sentence(first, request.url.path)
-        return _error(400, text, "body" if place == "body" else name)
+        return _error(400, text, "body" if where[0] == "body" else str(where[-1]))
 
     @app.exception_handler(Exception)
     async def unforeseen(_: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - logged by the server
