@@ -216,9 +216,7 @@ def _answer_errors_as_objects(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        place, *_, name = *first["loc"], str(first["loc"][-1])
-        text = faults.sentence(first, request.url.path)
-        return _error(400, text, "body" if place == "body" else name)
+        return _error(400, faults.sentence(first, request.url.path), faults.place(first))
 
     @app.exception_handler(Exception)
     async def unforeseen(_: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - logged by the server
