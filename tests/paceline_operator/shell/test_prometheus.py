@@ -1,7 +1,6 @@
 """The tuner's query, answered by a real Prometheus; and one that does not answer."""
 
 import asyncio
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ import pytest
 import yaml
 from aiohttp import web
 
+from paceline_engine.testing.ports import free_port
 from paceline_engine.testing.server_process import server_process
 from paceline_engine.testing.tiny_model import TinyModel
 from paceline_operator.decide.observed import Measured
@@ -42,16 +42,10 @@ def measured(url: str, *questions: Question) -> Measured:
     return asyncio.run(ask())
 
 
-def free_address() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
 @contextmanager
 def prometheus(program: str, page_of: str, folder: Path) -> Iterator[str]:
     """A Prometheus that scrapes one engine in two jobs: everything is there twice."""
-    address = free_address()
+    address = f"127.0.0.1:{free_port()}"
     labels = {"namespace": "models", "pod": "chat-0"}
     target = {"targets": [page_of.removeprefix("http://")], "labels": labels}
     config = {
@@ -122,7 +116,7 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 
 def test_one_that_is_away_is_a_reason_and_no_error() -> None:
-    found = measured(f"http://{free_address()}", question(1000))
+    found = measured(f"http://{f'127.0.0.1:{free_port()}'}", question(1000))
     assert found.lack == "PrometheusUnreachable"
     assert found.text
     assert found.samples == ()
@@ -154,7 +148,7 @@ def test_a_refusal_is_told_in_its_own_words_and_what_was_answered_before_is_kept
         app.router.add_post("/api/v1/query", answer)
         runner = web.AppRunner(app)
         await runner.setup()
-        address = free_address()
+        address = f"127.0.0.1:{free_port()}"
         host, port = address.split(":")
         await web.TCPSite(runner, host, int(port)).start()
         client = Prometheus(f"http://{address}/")
@@ -172,6 +166,6 @@ def test_a_refusal_is_told_in_its_own_words_and_what_was_answered_before_is_kept
 
 
 def test_a_window_without_pods_is_not_asked_for() -> None:
-    found = measured(f"http://{free_address()}", question(1000, pods=()))
+    found = measured(f"http://{f'127.0.0.1:{free_port()}'}", question(1000, pods=()))
     assert found.lack == ""
     assert found.samples[0].values == {}
