@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from paceline_crds import durations
+from paceline_crds import durations, texts
 from paceline_crds.group import Group
 from paceline_crds.rules import duration_between
 
@@ -32,11 +32,8 @@ ObjectName = Annotated[
 Key = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
 """A key of a Secret or a ConfigMap."""
 
-ItemName = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=63, pattern=r"^[a-zA-Z0-9]([-._a-zA-Z0-9]*)$"),
-]
-"""A name that people give to an entry of a list."""
+ItemName = texts.ItemName
+Share = texts.Share
 
 LabelValue = Annotated[
     str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
@@ -58,9 +55,6 @@ Quantity = Annotated[
     ),
 ]
 """A Kubernetes quantity such as 500m, 2 or 16Gi."""
-
-Share = Annotated[str, StringConstraints(max_length=6, pattern=r"^(0\.[0-9]{1,4}|1(\.0{1,4})?)$")]
-"""A decimal from 0 to 1 as text: floats do not survive every client unchanged."""
 
 Labels = Annotated[
     dict[Annotated[str, StringConstraints(min_length=1, max_length=317)], LabelValue],

@@ -86,6 +86,8 @@ def _plain(name: str) -> Any:
 
 
 def _metavar(kind: Any, knob: Knob) -> str:
+    if get_origin(kind) is tuple:
+        return "JSON"
     if issubclass(kind, StrEnum):
         return "{" + ",".join(kind) + "}"
     return (knob.unit or ("N" if kind is int else "DECIMAL")).upper()
@@ -94,14 +96,15 @@ def _metavar(kind: Any, knob: Knob) -> str:
 def _reader(name: str) -> Callable[[str], Any]:
     adapter: TypeAdapter[Any] = TypeAdapter(bare(name))
     kind = _plain(name)
+    is_list = get_origin(kind) is tuple
 
     def read(text: str) -> Any:
-        if issubclass(kind, StrEnum):
+        if not is_list and issubclass(kind, StrEnum):
             for member in kind:
                 if member.value.lower() == text.lower():
                     return member
         try:
-            return adapter.validate_python(text)
+            return adapter.validate_json(text) if is_list else adapter.validate_python(text)
         except ValidationError:
             raise argparse.ArgumentTypeError(
                 f"{border_name(name)} must be {expected(name)}, got {text!r}; "

@@ -65,6 +65,8 @@ def _type_of(fragment: dict[str, Any]) -> str:
         return "word"
     if fragment["type"] == "string":
         return "decimal as text"
+    if fragment["type"] == "array":
+        return "list"
     return str(fragment["type"])
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from paceline_crds.knob import ChangeClass, Knob
+from paceline_crds.tenants import Tenants
 
 LIVE = ChangeClass.LIVE
 RESTART = ChangeClass.RESTART
@@ -166,6 +167,19 @@ class EngineSettings(BaseModel):
         le=86_400,
         description="Under policy Priority a waiting request gains one priority level each so many "
         "seconds; 0 turns aging off.",
+    )
+    tenants: Annotated[Tenants | None, Knob(change=LIVE, spec="scheduling.tenants")] = Field(
+        default=None,
+        description="Tenants of policy Fair, as a list of {name, weight, maxSeqs, budgetShare}. "
+        "Whoever is not in it has weight 1 and no caps. While there is one, tenants do not share "
+        "cached prefixes unless a request names a cache_salt.",
+    )
+    trust_tenant_header: Annotated[
+        bool, Knob(change=RESTART, spec="scheduling.trustTenantHeader")
+    ] = Field(
+        default=False,
+        description="Let the header X-Paceline-Tenant name the tenant of a request, instead of its "
+        "API key; for a gateway that sets it.",
     )
     watermark: Annotated[str, Knob(change=LIVE, spec="scheduling.watermark", tunable=True)] = Field(
         default="0.01",

@@ -4,9 +4,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, StringConstraints
 
-from paceline_crds.fields import ItemName, Quantity, Share
+from paceline_crds.fields import Quantity
 from paceline_crds.group import Group, settings_at
-from paceline_crds.rules import ListType, Rule
+from paceline_crds.rules import Rule
 from paceline_crds.settings import SpeculativeMethod
 
 Attainment = Annotated[str, StringConstraints(max_length=6, pattern=r"^0\.[5-9][0-9]{0,3}$")]
@@ -45,19 +45,6 @@ class Slo(Group):
     """Duration of a whole request."""
 
 
-class Tenant(Group):
-    """A client group that gets its share under policy Fair."""
-
-    name: ItemName
-    """Name as in the API-key file."""
-    weight: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Share of served tokens relative to the other tenants. Default: 1."""
-    max_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Most running requests of this tenant. Default: no limit of its own."""
-    budget_share: Share | None = None
-    """Most of a step's token budget, as a decimal in text. Default: "1"."""
-
-
 @settings_at("scheduling.queue")
 class Queue(Group):
     """How many requests may wait, and for how long."""
@@ -67,8 +54,6 @@ class Queue(Group):
 class Scheduling(Group):
     """Limits in force and what the memory is planned for."""
 
-    tenants: Annotated[list[Tenant], Field(max_length=64), ListType(("name",))] | None = None
-    """Tenants of policy Fair."""
     queue: Queue | None = None
     """How many requests may wait, and for how long."""
 
@@ -76,7 +61,7 @@ class Scheduling(Group):
         Rule(
             "!has(self.tenants) || (has(self.policy) && self.policy == 'Fair')",
             "scheduling.tenants needs scheduling.policy: Fair; set the policy or remove tenants",
-            lambda group: group.tenants is None or group.given("policy") == "Fair",
+            lambda group: group.given("tenants") is None or group.given("policy") == "Fair",
         ),
     )
 

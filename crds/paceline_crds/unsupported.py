@@ -42,6 +42,16 @@ _LIMITS = {
         lack="no fair queueing by tenant",
         is_accepted=lambda value: value is not SchedulingPolicy.FAIR,
     ),
+    "tenants": _Limit(
+        accepted="absent",
+        lack="no fair queueing by tenant",
+        is_accepted=lambda value: value is None,
+    ),
+    "trust_tenant_header": _Limit(
+        accepted="false",
+        lack="no fair queueing by tenant",
+        is_accepted=lambda value: not value,
+    ),
     "speculative_method": _Limit(
         accepted="None, Ngram or Suffix",
         lack="no other proposer of drafts",

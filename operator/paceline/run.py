@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import EXIT_FAILED, EXIT_OK, CommandError
 from paceline_crds import llmdeployment
 from paceline_crds.errors import InvalidManifest
+from paceline_crds.phases import StartupPhase
 
 if TYPE_CHECKING:
     from paceline.local import LocalPlan
@@ -182,7 +183,12 @@ class _LocalRun:
                     self._supervisor.signal_all(signal.SIGTERM)
                     return False
                 shown.show(
-                    line([{"phase": "Ready"} if m.has_been_ready else m.startup for m in members])
+                    line(
+                        [
+                            {"phase": StartupPhase.READY} if m.has_been_ready else m.startup
+                            for m in members
+                        ]
+                    )
                 )
                 await asyncio.sleep(_TICK_S)
             shown.show("ready")
@@ -221,7 +227,7 @@ class _LocalRun:
             code = member.exit_code if member.exit_code > 0 else EXIT_FAILED
             index = member.replica.index
             startup = member.startup or {}
-            reason = startup.get("message") if startup.get("phase") == "Failed" else ""
+            reason = startup.get("message") if startup.get("phase") == StartupPhase.FAILED else ""
             tail = "\n".join(self._supervisor.log_tail(index))
             raise CommandError(
                 f"replica {index} did not start (exit code {member.exit_code})"

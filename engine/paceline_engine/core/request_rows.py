@@ -9,12 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline_crds.metrics import TOKEN_KINDS
+from paceline_engine.core.accounts import DEFAULT_TENANT, MAX_TENANTS, OTHER_TENANTS
 from paceline_engine.core.request import Request
 from paceline_engine.core.snapshot import Labels
-
-DEFAULT_TENANT = "default"
-OTHER_TENANTS = "_other"
-_MAX_TENANTS = 256  # names come from outside when a header is trusted; series must stay bounded
 
 _ENDED, _UNUSED, _WAITING = -3, -2, -1
 _COLUMNS: dict[str, tuple[type, float]] = {
@@ -70,7 +67,7 @@ class RequestRows:
         self._row_of: dict[int, int] = {}
         self._spare = list(range(self.capacity - 1, -1, -1))
         self._tenants: dict[str, int] = {DEFAULT_TENANT: 0}
-        self._served = np.zeros((_MAX_TENANTS + 1, len(TOKEN_KINDS)), dtype=np.int64)
+        self._served = np.zeros((MAX_TENANTS + 1, len(TOKEN_KINDS)), dtype=np.int64)
 
     def row_of(self, request_id: int) -> int:
         """Row of a request that has arrived and not ended."""
@@ -148,8 +145,8 @@ class RequestRows:
     def _tenant(self, name: str) -> int:
         index = self._tenants.get(name or DEFAULT_TENANT)
         if index is None:
-            if len(self._tenants) >= _MAX_TENANTS:
-                return self._tenants.setdefault(OTHER_TENANTS, _MAX_TENANTS)
+            if len(self._tenants) >= MAX_TENANTS:
+                return self._tenants.setdefault(OTHER_TENANTS, MAX_TENANTS)
             index = self._tenants[name] = len(self._tenants)
         return index
 

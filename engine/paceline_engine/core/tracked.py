@@ -5,11 +5,12 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline_engine.core.accounts import Account
 from paceline_engine.core.prefix_cache import HashChain
 from paceline_engine.core.request import Request
 
 Int32 = NDArray[np.int32]
-OrderKey = tuple[float, int, int]
+OrderKey = tuple[float, ...]
 
 
 class RequestState(StrEnum):
@@ -56,9 +57,12 @@ class TrackedRequest:
         num_prompt_logprobs: prompt positions 1..n whose log-probabilities are gathered.
         num_passed: how many requests behind it were admitted while it did not fit.
         pass_blocks: KV blocks that those who pass may still take; the rest is kept for it.
+        account: its tenant's, under policy Fair.
+        num_paid_prompt: prompt tokens that the tenant paid for, or found in the cache.
     """
 
     __slots__ = (
+        "account",
         "chain",
         "has_started",
         "kept",
@@ -66,6 +70,7 @@ class TrackedRequest:
         "last_step",
         "limit",
         "num_cached_tokens",
+        "num_paid_prompt",
         "num_passed",
         "num_preemptions",
         "num_prompt_logprobs",
@@ -105,6 +110,8 @@ class TrackedRequest:
         self.num_prompt_logprobs = 0
         self.num_passed = 0
         self.pass_blocks = -1
+        self.account: Account | None = None
+        self.num_paid_prompt = 0
 
     @property
     def num_waiting_tokens(self) -> int:

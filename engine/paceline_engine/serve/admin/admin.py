@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from paceline_crds import routes
+from paceline_crds.phases import StartupPhase
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.core.live_settings import check_revision, parse_changes
 from paceline_engine.serve import health
@@ -97,7 +98,7 @@ def _add_status(
             "secondsByPhase": dict(client.startup.seconds_by_phase),
         }
         info = client.info
-        if info is not None and client.startup.phase == "Ready":
+        if info is not None and client.startup.phase == StartupPhase.READY:
             state = await client.settings()
             body |= {"revision": state.revision, "generation": state.generation}
             body |= _loaded(info)

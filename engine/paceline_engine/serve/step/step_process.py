@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
@@ -37,14 +38,14 @@ EXIT_START_FAILED = 3
 EXIT_DEVICE_BROKEN = 4
 EXIT_INTERNAL = 1
 _PHASES = {
-    "download": "Fetching",
-    "convert": "Converting",
-    "config": "Loading",
-    "weights": "Loading",
-    "kernels": "Measuring",
-    "kv_scales": "Measuring",
-    "kv_cache": "Planning",
-    "ready": "Planning",
+    "download": StartupPhase.FETCHING,
+    "convert": StartupPhase.CONVERTING,
+    "config": StartupPhase.LOADING,
+    "weights": StartupPhase.LOADING,
+    "kernels": StartupPhase.MEASURING,
+    "kv_scales": StartupPhase.MEASURING,
+    "kv_cache": StartupPhase.PLANNING,
+    "ready": StartupPhase.PLANNING,
 }
 """What those who load say of their work -> the phase that people see."""
 _PROGRESS_EVERY_S = 0.05
@@ -62,20 +63,24 @@ class Starting:
         self.seconds_by_phase: dict[str, float] = {}
         self._link = link
         self._clock = clock
-        self._phase = ""
+        self._phase: StartupPhase | None = None
         self._since_s = clock()
         self._sent_s = 0.0
 
-    def progress(self, phase: str, progress: float) -> None:
+    def progress(self, work: str, progress: float) -> None:
         """Say where the start is; called by whoever loads.
+
+        Args:
+            work: a phase, or what a loader calls its work (`_PHASES`).
+            progress: 0..1 of it.
 
         Raises:
             SystemExit: the client went away or asked for the end meanwhile.
         """
         now = self._clock()
-        phase = _PHASES.get(phase, phase)
+        phase = _PHASES.get(work) or StartupPhase(work)
         if phase != self._phase:
-            self.enter("", now)
+            self.end_phase(now)
             self._phase = phase
             self._sent_s = 0.0
         if now - self._sent_s < _PROGRESS_EVERY_S and progress < 1.0:
@@ -85,12 +90,12 @@ class Starting:
         if any(isinstance(message, Stop) for message in self._link.receive(0)):
             raise SystemExit(0)
 
-    def enter(self, phase: str, now: float) -> None:
+    def end_phase(self, now: float) -> None:
         """Close the books of the phase that was."""
         if self._phase:
             spent_s = self.seconds_by_phase.get(self._phase, 0.0) + now - self._since_s
             self.seconds_by_phase[self._phase] = spent_s
-        self._phase = phase
+        self._phase = None
         self._since_s = now
 
 
@@ -141,7 +146,7 @@ def _serve(link: Link, pulse: SharedPulse) -> int:
 def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
     starting = Starting(link)
     runner, model_dir = _load(start, starting)
-    starting.enter("", time.monotonic())
+    starting.end_phase(time.monotonic())
     settings, revision = runner.settings, start.settings_revision
     if start.settings_file:
         settings, revision = settings_file.lay_over(settings, Path(start.settings_file))
@@ -170,7 +175,7 @@ def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
 def _load(start: Start, starting: Starting) -> tuple[LoadedRunner, Path]:
     settings = EngineSettings.model_validate(start.settings)
     refuse_at_start(settings)
-    starting.progress("Importing", 0.0)
+    starting.progress(StartupPhase.IMPORTING, 0.0)
     with lean_torch():
         factory = _named(start.runner_factory)
     if start.model_dir:
@@ -178,13 +183,13 @@ def _load(start: Start, starting: Starting) -> tuple[LoadedRunner, Path]:
     else:
         from paceline_engine.model import store
 
-        starting.progress("Fetching", 0.0)
+        starting.progress(StartupPhase.FETCHING, 0.0)
         model_dir = store.resolve(
             start.model,
             cache_dir=Path(start.cache_dir) if start.cache_dir else None,
             progress=starting.progress,
         )
-    starting.progress("Loading", 0.0)
+    starting.progress(StartupPhase.LOADING, 0.0)
     return factory(model_dir, settings, starting.progress), model_dir
 
 

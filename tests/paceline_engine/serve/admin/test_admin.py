@@ -8,12 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from paceline_crds.phases import DrainPhase
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.serve.admin.admin import create_admin_app
 from paceline_engine.serve.admin.admin_token import AdminTokens
 from paceline_engine.serve.config import ServeConfig
-from paceline_engine.serve.drain import Drain, Phase
+from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.step.in_process import InProcessEngineClient
 from paceline_engine.testing.fake_engine import FakeEngine
 from paceline_engine.testing.streams import collect, make_request
@@ -184,7 +185,7 @@ def test_a_drain_begins_by_post_with_its_propagation_time(tmp_path: Path) -> Non
     async def go(http: httpx.AsyncClient, client: InProcessEngineClient, drain: Drain) -> None:
         for bad in ({"propagation_s": -1}, {"propagation_s": "5"}, {"seconds": 5}):
             answer = await http.post("/v1/paceline/drain", json=bad)
-            assert (answer.status_code, drain.phase) == (400, Phase.SERVING)
+            assert (answer.status_code, drain.phase) == (400, DrainPhase.SERVING)
         answer = await http.post("/v1/paceline/drain", json={"propagation_s": 60})
         assert answer.json() == {"phase": "Propagating"}
         assert drain.accepts_new

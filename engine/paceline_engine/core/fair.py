@@ -1,0 +1,218 @@
+"""Who is served next when tenants share an engine: counters of served tokens, weighted.
+
+Each tenant has a counter of virtual tokens: what was computed for it, over its weight. The one with
+the smallest counter is served next, so tenants that wait get tokens in proportion to their weights
+whatever they ask for and however often. A tenant that begins to wait starts at the smallest counter
+of those that wait already, so nobody saves up credit by being idle, and what nobody wants is left
+to the others. Source: virtual token counter, Sheng et al., arXiv:2401.00588, section 4.
+
+A tenant pays for tokens that were computed for it: a prompt token once, an output token as two.
+Cached tokens are free, since no work was done, and so is what is computed again after preemption
+and drafts that did not hold, since the engine chose that, not the tenant.
+
+Outputs are charged when somebody wants to know (`settle`), so a step in which nobody comes or goes
+costs nothing here.
+"""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline_crds.settings import EngineSettings
+from paceline_engine.core.accounts import Account, Accounts
+from paceline_engine.core.slots import Slots
+from paceline_engine.core.tracked import OrderKey, TrackedRequest
+
+PROMPT_COST = 1.0
+OUTPUT_COST = 2.0
+"""A decode reads all weights for one token, a prompt's tokens share them; as in the source."""
+QUANTUM = 1024.0
+"""Running requests of tenants whose counters differ by less are equals: none preempts another."""
+
+
+class FairBook:
+    """What tenants were served, and who is next. Mutable; the scheduler's state owns it.
+
+    Args:
+        settings: weights, caps and the token budget.
+        max_slots, max_step_tokens: what buffers are made for.
+    """
+
+    def __init__(self, settings: EngineSettings, max_slots: int, max_step_tokens: int) -> None:
+        self._max_step_tokens = max_step_tokens
+        self._budget = 0
+        self.accounts = Accounts()
+        self._charged = np.zeros(max_slots, dtype=np.int64)  # T that is paid for, by slot
+        self._account_of = np.zeros(max_slots, dtype=np.int64)
+        self._left_at = 0.0  # counter of who stopped waiting last
+        self._waiting: dict[int, Account] = {}
+        self.apply(settings)
+
+    def apply(self, settings: EngineSettings) -> None:
+        """Other weights, caps or budget are in force; counters stay what they are."""
+        self._budget = min(settings.max_num_batched_tokens, self._max_step_tokens)
+        self.accounts.declare(settings.tenants or ())
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def arrived(self, tracked: TrackedRequest, slots: Slots) -> None:
+        """A new request is about to wait. Its tenant's counter is lifted if it had none waiting."""
+        account = self.accounts.of(tracked.request.tenant)
+        tracked.account = account
+        if account.num_waiting:
+            return
+        self.settle(slots)
+        waiting = self._waiting.values()
+        least = min((other.counter for other in waiting), default=self._left_at)
+        account.counter = max(account.counter, least)
+
+    def waits(self, tracked: TrackedRequest) -> None:
+        """A request is in the queue: new, or back after preemption."""
+        account = _account(tracked)
+        account.num_waiting += 1
+        account.waiting_tokens += tracked.num_waiting_tokens
+        self._waiting[account.index] = account
+
+    def left_queue(self, tracked: TrackedRequest) -> None:
+        """A request is not in the queue any more, for whatever reason."""
+        account = _account(tracked)
+        account.num_waiting -= 1
+        account.waiting_tokens -= tracked.num_waiting_tokens
+        if not account.num_waiting:
+            self._left_at = account.counter
+            del self._waiting[account.index]
+
+    def seated(self, tracked: TrackedRequest, num_cached_tokens: int) -> None:
+        """A request took a slot; what it has is paid for, and what it found in the cache is free.
+
+        Args:
+            tracked: in its slot.
+            num_cached_tokens: tokens that need not be computed.
+        """
+        account, slot = _account(tracked), tracked.slot
+        account.num_running += 1
+        tracked.num_paid_prompt = max(tracked.num_paid_prompt, num_cached_tokens)
+        self._charged[slot] = len(tracked.token_ids)
+        self._account_of[slot] = account.index
+
+    def leaves_slot(self, tracked: TrackedRequest, num_tokens: int) -> None:
+        """A request is about to lose its slot, with so many known tokens."""
+        account, slot = _account(tracked), tracked.slot
+        account.num_running -= 1
+        account.pay(OUTPUT_COST * (num_tokens - int(self._charged[slot])))
+
+    def computes(self, tracked: TrackedRequest, end: int) -> None:
+        """A chunk up to position `end` was planned: its prompt tokens are paid for, once."""
+        end = min(end, tracked.num_prompt_tokens)
+        if end > tracked.num_paid_prompt:
+            _account(tracked).pay(PROMPT_COST * (end - tracked.num_paid_prompt))
+            tracked.num_paid_prompt = end
+
+    def settle(self, slots: Slots) -> None:
+        """Charge what running requests have gained since the last time.
+
+        Args:
+            slots: up to date.
+        """
+        rows = slots.order[slots.is_seated[slots.order]]
+        if not len(rows):
+            return
+        gained = slots.total[rows] - self._charged[rows]
+        self._charged[rows] += gained
+        sums = np.bincount(self._account_of[rows], weights=gained)
+        for index in np.flatnonzero(sums).tolist():
+            self.accounts.at(index).pay(OUTPUT_COST * float(sums[index]))
+
+    # -- order -------------------------------------------------------------------------------
+
+    def rank(self, tracked: TrackedRequest) -> OrderKey:
+        """Place among requests that run or gave their slot up: tenants that got least first.
+
+        In steps of a quantum, so that tenants who are served alike do not preempt each other in
+        turns; inside a step the own order of requests decides.
+        """
+        return (_account(tracked).counter // QUANTUM, *tracked.key)
+
+    def by_need(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Slots, those of tenants that got least first, else in the order given."""
+        counters = np.array([self.accounts.at(i).counter for i in self._account_of[rows].tolist()])
+        return rows[np.argsort(counters, kind="stable")]
+
+    # -- caps --------------------------------------------------------------------------------
+
+    def seat_limit(self, account: Account) -> int:
+        """Most requests of a tenant that may run: its own cap, and one token of its share each."""
+        limit = self._share_tokens(account)
+        return limit if account.max_seqs is None else min(limit, account.max_seqs)
+
+    def may_seat(self, account: Account) -> bool:
+        """Whether a tenant may have one more running request."""
+        return account.num_running < self.seat_limit(account)
+
+    def begin_step(self, prefilling: Iterable[TrackedRequest], *, prefill_tokens: int) -> None:
+        """Work out what each tenant may take of this step's prompt tokens.
+
+        A tenant's cap is its share of the whole budget less its decodes. Of what is left for
+        prompts, running ones leave tenants that wait and got less than they did a part by weight,
+        as far as those want it: else long prompts that run would keep everybody out.
+
+        Args:
+            prefilling: running requests that want more than one token.
+            prefill_tokens: what the step has for prompts; 0: nobody can be let in anyhow.
+        """
+        prefills: dict[int, int] = {}
+        for tracked in prefilling:
+            index = _account(tracked).index
+            prefills[index] = prefills.get(index, 0) + 1
+        for account in self._taking(prefills):
+            decodes = account.num_running - prefills.get(account.index, 0)
+            account.step_left = self._share_tokens(account) - decodes
+            account.chunk_left = account.step_left
+        rivals = [other for other in self._waiting.values() if self.may_seat(other)]
+        if not prefill_tokens or not rivals or not prefills:
+            return
+        weights = sum(account.weight for account in self._taking(prefills))
+        for index in prefills:
+            account = self.accounts.at(index)
+            kept = sum(
+                min(other.waiting_tokens, prefill_tokens * other.weight // weights)
+                for other in rivals
+                if other is not account and other.counter <= account.counter
+            )
+            account.chunk_left = min(account.step_left, max(1, prefill_tokens - kept))
+
+    def chunk_room(self, tracked: TrackedRequest) -> int:
+        """Prompt tokens that a running request's tenant may still take in this step."""
+        account = _account(tracked)
+        return min(account.chunk_left, account.step_left)
+
+    def admission_room(self, tracked: TrackedRequest) -> int:
+        """The same for a request that may be let in."""
+        return _account(tracked).step_left
+
+    def takes(self, tracked: TrackedRequest, num_tokens: int) -> None:
+        """A chunk was planned."""
+        account = _account(tracked)
+        account.step_left -= num_tokens
+        account.chunk_left -= num_tokens
+
+    def queue_share(self, account: Account) -> float:
+        """Part of the queue that a tenant may fill whatever the others do, in (0, 1]."""
+        others = sum(other.weight for other in self._waiting.values() if other is not account)
+        return account.weight / (account.weight + others)
+
+    def _taking(self, prefills: Iterable[int]) -> list[Account]:
+        """Accounts whose requests may want prompt tokens in this step."""
+        indices = dict.fromkeys([*prefills, *self._waiting])
+        return [self.accounts.at(index) for index in indices]
+
+    def _share_tokens(self, account: Account) -> int:
+        return max(1, math.floor(account.budget_share * self._budget))
+
+
+def _account(tracked: TrackedRequest) -> Account:
+    account = tracked.account
+    assert account is not None, f"request {tracked.request_id} has no account"
+    return account
