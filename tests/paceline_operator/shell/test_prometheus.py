@@ -16,7 +16,7 @@ from paceline_operator.decide.tuning import queries
 from paceline_operator.decide.tuning.asking import Question
 from paceline_operator.decide.tuning.signals import Sample, Signal, Window
 from paceline_operator.shell.prometheus import Prometheus
-from paceline_operator.testing.prometheus import free_address, prometheus
+from paceline_operator.testing.prometheus import prometheus
 
 NUM_REQUESTS = 12
 NUM_SCRAPES = 12
