@@ -7,7 +7,6 @@ mistyped flag is answered at once.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from typing import TextIO
 
 from paceline import bench, drain, fetch, render, run, serve, sim, tune
@@ -19,6 +18,7 @@ from paceline.errors import (
     CommandError,
 )
 from paceline.parser import Parser
+from paceline_engine.release import version
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -37,14 +37,6 @@ def build_parser() -> Parser:
     told = commands.add_parser("version", help="print the release")
     told.set_defaults(handler=_print_version)
     return parser
-
-
-def version() -> str:
-    """The installed release; a source tree without an installation says so."""
-    try:
-        return metadata.version("paceline")
-    except metadata.PackageNotFoundError:
-        return "0+source"
 
 
 def _print_version(_: argparse.Namespace) -> int:

@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     from paceline.local import plan_of
 
     deployment = read_manifest(args.file)
-    if args.api_key_file and not os.access(args.api_key_file, os.R_OK):
-        raise CommandError(f"--api-key-file: {args.api_key_file} cannot be read; check the path")
+    if args.api_key_file:
+        _check_keys(Path(args.api_key_file))
     plan = plan_of(deployment, environ=os.environ, api_key_file=args.api_key_file, port=args.port)
     _check_port(plan.port)
     say(f"{plan.name}: {plan.num_replicas} x {plan.model_name} on this machine")
@@ -88,6 +88,17 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+def _check_keys(file: Path) -> None:
+    """Here already: a replica would tell it seconds later, in its log."""
+    from paceline_engine.core.errors import StartFailed
+    from paceline_engine.serve.openai.auth import ApiKeys
+
+    try:
+        ApiKeys(file)
+    except StartFailed as error:
+        raise CommandError(str(error)) from error
+
+
 def _check_port(port: int) -> None:
     import socket
 
@@ -98,7 +109,7 @@ def _check_port(port: int) -> None:
         except OSError as error:
             raise CommandError(
                 f"port {port} of {_HOST} must be free, got: {error.strerror}; stop the other "
-                "program or choose another port with --port"
+                "program or choose another port with --port (make demo PORT=...)"
             ) from error
 
 

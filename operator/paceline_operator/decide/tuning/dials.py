@@ -164,11 +164,8 @@ def _is_supported(label: str, value: str) -> bool:
     made = value_of(name, value)
     if made is None:
         return False
-    fields = {name: made}
-    boot = knobs()[name].boot_maximum
-    if boot:
-        fields[boot] = made
-    return not any(field == label for field, _ in unsupported(EngineSettings(**fields)))
+    alone = EngineSettings().model_copy(update={name: made})  # whatever else it would need
+    return not any(field == label for field, _ in unsupported(alone))
 
 
 def _boot(name: str, wanted: EngineSettings, said: Mapping[str, Any]) -> float | None:
