@@ -146,6 +146,14 @@ def test_a_prometheus_that_is_away_freezes_and_is_told() -> None:
     assert world.setting("maxNumSeqs") == 128
 
 
+def test_without_a_warm_pod_nothing_is_said_to_be_measured() -> None:
+    world = world_of(replicas=0)
+    world.run(600)
+    assert world.tuning("seenUntil")
+    assert world.condition("MetricsAvailable") == ("Unknown", "NoWarmPods")
+    assert "NoWarmPods" not in reasons(world)
+
+
 def test_targets_that_are_missed_are_a_condition_with_figures() -> None:
     symptom = SCENARIOS[Symptom.SPIKY_STREAMS]
     spec = spec_of(**{**symptom.spec, "tuning": {**TUNING, "mode": "Observe"}})
