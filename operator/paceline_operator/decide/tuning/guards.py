@@ -179,7 +179,7 @@ def _cooldown_until(state: State, policy: Policy) -> int:
     made = [item for item in state.history if item.outcome is not Outcome.REJECTED]
     if not made:
         return 0
-    is_restart = made[-1].setting in _RESTARTING
+    is_restart = made[-1].setting in _RESTARTING or not policy.changes_live
     pause = policy.restart_cooldown_s if is_restart else policy.live_cooldown_s
     return made[-1].ended + pause
 
