@@ -356,6 +356,7 @@ class EngineSettings(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
+@cache
 def border_name(name: str) -> str:
     """The setting's one name outside of Python: `max_num_seqs` -> `maxNumSeqs`."""
     return EngineSettings.model_fields[name].alias or to_camel(name)

@@ -1,8 +1,8 @@
 """The step process: loads the model and runs the step loop for the client behind a socket.
 
-`python -m paceline_engine.serve.step.step_process --fd N --pulse-fd M`, started by `socket_client`.
-It ends when its client does; signals are the client's business, since a supervisor may send them
-to every process at once while the client still drains.
+`python -m paceline_engine.serve.step.step_process --fd N --heartbeat-fd M`, started by
+`socket_client`. It ends when its client does; signals are the client's business, since a supervisor
+may send them to every process at once while the client still drains.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from paceline_engine.serve import parent
 from paceline_engine.serve.config import LOG_FORMAT
 from paceline_engine.serve.step import settings_file
 from paceline_engine.serve.step.assembly import LoadedRunner, assemble, engine_info
+from paceline_engine.serve.step.heartbeat import SharedHeartbeat
 from paceline_engine.serve.step.lean_import import lean_torch
 from paceline_engine.serve.step.link import Link, LinkClosed
 from paceline_engine.serve.step.loop import DeviceBroken
 from paceline_engine.serve.step.messages import Failed, Loaded, Progress, Start, Stop
-from paceline_engine.serve.step.pulse import SharedPulse
 
 log = logging.getLogger(__name__)
 
@@ -109,26 +109,26 @@ def main(argv: list[str] | None = None) -> int:
     gc.disable()
     parser = argparse.ArgumentParser(prog="paceline-step-process")
     parser.add_argument("--fd", type=int, required=True, help="connected socket of the client")
-    parser.add_argument("--pulse-fd", type=int, required=True, help="file of the heartbeat")
+    parser.add_argument("--heartbeat-fd", type=int, required=True, help="file of the heartbeat")
     args = parser.parse_args(argv)
-    for fd in (args.fd, args.pulse_fd):
+    for fd in (args.fd, args.heartbeat_fd):
         os.set_inheritable(fd, False)
     link = Link(socket.socket(fileno=args.fd))
     try:
-        return _serve(link, SharedPulse(args.pulse_fd))
+        return _serve(link, SharedHeartbeat(args.heartbeat_fd))
     except LinkClosed:
         return 0
     finally:
         link.close()
 
 
-def _serve(link: Link, pulse: SharedPulse) -> int:
+def _serve(link: Link, page: SharedHeartbeat) -> int:
     start = link.receive(None)[0]
     if not isinstance(start, Start):
         raise TypeError(f"the first message must be Start, got {type(start).__name__}")
     logging.basicConfig(level=start.log_level.upper(), format=LOG_FORMAT)
     try:
-        _run(link, pulse, start)
+        _run(link, page, start)
     except StartFailed as error:
         return _give_up(link, error.reason, str(error), EXIT_START_FAILED)
     except DeviceBroken as error:
@@ -143,7 +143,7 @@ def _serve(link: Link, pulse: SharedPulse) -> int:
     return 0
 
 
-def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
+def _run(link: Link, page: SharedHeartbeat, start: Start) -> None:
     starting = Starting(link)
     runner, model_dir = _load(start, starting)
     starting.end_phase(time.monotonic())
@@ -155,7 +155,7 @@ def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
         settings=settings,
         clock=time.monotonic,
         publish=link.send,
-        beat=pulse.write,
+        beat=page.write,
         revision=revision,
         seconds_by_phase=starting.seconds_by_phase,
     )

@@ -142,6 +142,9 @@ def effective(name: str, value: Any, wanted: EngineSettings, said: Mapping[str, 
         label = border_name("max_num_batched_tokens")
         budget = float(said.get(label, wanted.max_num_batched_tokens))
         return budget if value == 0 else budget // 2
+    if name == "inter_token_target_ms" and value is None:
+        # Off only where it is 0: an absent one follows the target of streams.
+        value = said.get(border_name("slo_itl_ms"), wanted.slo_itl_ms)
     if isinstance(value, KvCacheDType) or value is None:
         return 0.0
     try:
