@@ -174,6 +174,8 @@ def test_annotations_approve_reject_and_freeze() -> None:
     annotations["paceline.dev/approve"] = world.tuning("current", "id")
     world.run(300)
     assert world.setting("maxNumSeqs") == 128
+    assert (world.tuning("state"), world.tuning("reason")) == ("Proposed", "Frozen")
+    assert "which waits: the annotation paceline.dev/freeze is set" in world.tuning("message")
     annotations["paceline.dev/freeze"] = "false"
     world.run(300)
     assert world.setting("maxNumSeqs") == 256
