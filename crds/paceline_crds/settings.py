@@ -324,6 +324,12 @@ class EngineSettings(BaseModel):
                 f"speculativeMethod {method} needs speculativeNumTokens >= 1 (or, to turn it on "
                 "later, bootMaxSpeculativeNumTokens >= 1), got 0"
             )
+        if method is SpeculativeMethod.NONE and self.speculative_num_tokens:
+            raise ValueError(
+                "speculativeNumTokens needs a speculativeMethod that proposes the drafts, got "
+                f"{self.speculative_num_tokens} with method None; name one, or set "
+                "speculativeNumTokens to 0"
+            )
         return self
 
     @property

@@ -24,7 +24,7 @@ _IDENTITY: Any = "paceline-operator"
 pod has none: the process would end. (Any: kopf exports no name for the type.)"""
 
 
-class Untracked(kopf.DiffBaseStorage):  # type: ignore[misc]  # kopf is untyped
+class Untracked(kopf.DiffBaseStorage):  # type: ignore[misc] # kopf's types are Any here
     """Has kopf compare nothing with what it was before: no handler here asks for differences.
 
     Otherwise it copies every object of every event to compare it: a seventh of the processor time

@@ -1,17 +1,14 @@
 """The tuner's query, answered by a real Prometheus; and one that does not answer."""
 
 import asyncio
-import socket
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from aiohttp import web
 
+from paceline_engine.testing.ports import free_port
 from paceline_engine.testing.server_process import server_process
 from paceline_engine.testing.tiny_model import TinyModel
 from paceline_operator.decide.observed import Measured
@@ -19,6 +16,7 @@ from paceline_operator.decide.tuning import queries
 from paceline_operator.decide.tuning.asking import Question
 from paceline_operator.decide.tuning.signals import Sample, Signal, Window
 from paceline_operator.shell.prometheus import Prometheus
+from paceline_operator.testing.prometheus import prometheus
 
 NUM_REQUESTS = 12
 NUM_SCRAPES = 12
@@ -42,36 +40,6 @@ def measured(url: str, *questions: Question) -> Measured:
     return asyncio.run(ask())
 
 
-def free_address() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-@contextmanager
-def prometheus(program: str, page_of: str, folder: Path) -> Iterator[str]:
-    """A Prometheus that scrapes one engine in two jobs: everything is there twice."""
-    address = free_address()
-    labels = {"namespace": "models", "pod": "chat-0"}
-    target = {"targets": [page_of.removeprefix("http://")], "labels": labels}
-    config = {
-        "global": {"scrape_interval": "1s"},
-        "scrape_configs": [
-            {"job_name": name, "static_configs": [target]} for name in ("one", "two")
-        ],
-    }
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = [program, f"--config.file={folder}/prometheus.yaml", "--log.level=warn"]
-    command += [f"--storage.tsdb.path={folder}/data", f"--web.listen-address={address}"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        yield f"http://{address}"
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
 @pytest.mark.slow
 def test_a_real_prometheus_answers_every_signal_and_counts_nothing_twice(
     require_program: Callable[[str], str], tmp_path: Path
@@ -82,7 +50,7 @@ def test_a_real_prometheus_answers_every_signal_and_counts_nothing_twice(
     flags += ["--slo-ttft-ms=2000", "--slo-itl-ms=500", "--slo-e2e-ms=10000"]
     with (
         server_process(str(model), tmp_path, *flags) as engine,
-        prometheus(program, engine.url, tmp_path) as url,
+        prometheus(program, engine.url, tmp_path, {"namespace": "models", "pod": "chat-0"}) as url,
     ):
         wait_for(lambda: bool(ask_pods(url)))
         for number in range(NUM_REQUESTS):
@@ -122,7 +90,7 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 
 def test_one_that_is_away_is_a_reason_and_no_error() -> None:
-    found = measured(f"http://{free_address()}", question(1000))
+    found = measured(f"http://127.0.0.1:{free_port()}", question(1000))
     assert found.lack == "PrometheusUnreachable"
     assert found.text
     assert found.samples == ()
@@ -154,7 +122,7 @@ def test_a_refusal_is_told_in_its_own_words_and_what_was_answered_before_is_kept
         app.router.add_post("/api/v1/query", answer)
         runner = web.AppRunner(app)
         await runner.setup()
-        address = free_address()
+        address = f"127.0.0.1:{free_port()}"
         host, port = address.split(":")
         await web.TCPSite(runner, host, int(port)).start()
         client = Prometheus(f"http://{address}/")
@@ -172,6 +140,6 @@ def test_a_refusal_is_told_in_its_own_words_and_what_was_answered_before_is_kept
 
 
 def test_a_window_without_pods_is_not_asked_for() -> None:
-    found = measured(f"http://{free_address()}", question(1000, pods=()))
+    found = measured(f"http://127.0.0.1:{free_port()}", question(1000, pods=()))
     assert found.lack == ""
     assert found.samples[0].values == {}

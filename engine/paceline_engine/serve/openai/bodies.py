@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from starlette.requests import Request as HttpRequest
 
 from paceline_engine.serve.openai import validation
-from paceline_engine.serve.openai.border import read_json_body
 from paceline_engine.serve.openai.errors import bad_request
+from paceline_engine.serve.openai.middleware import read_json_body
 from paceline_engine.serve.openai.openai_types import INT32, MAX_PROMPTS, MAX_TOKEN_IDS
 
 B = TypeVar("B", bound=BaseModel)
@@ -65,7 +65,7 @@ def parse_large(kind: type[B], data: bytes) -> B:
     """
     try:
         fields = _FIELDS_OF.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return validation.parse(kind, data)  # it says what is wrong
     for name in fields.keys() - kind.model_fields.keys():
         fields[name] = msgspec.Raw(b"null")  # reported by its name, never read

@@ -1,12 +1,11 @@
 """The step process: loads the model and runs the step loop for the client behind a socket.
 
-`python -m paceline_engine.serve.step.step_process --fd N --pulse-fd M`, started by `socket_client`.
-It ends when its client does; signals are the client's business, since a supervisor may send them
-to every process at once while the client still drains.
+`python -m paceline_engine.serve.step.step_process --fd N --heartbeat-fd M`, started by
+`socket_client`. It ends when its client does; signals are the client's business, since a supervisor
+may send them to every process at once while the client still drains.
 """
 
 import argparse
-import ctypes
 import gc
 import importlib
 import logging
@@ -23,14 +22,15 @@ from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
+from paceline_engine.serve import parent
 from paceline_engine.serve.config import LOG_FORMAT
 from paceline_engine.serve.step import settings_file
 from paceline_engine.serve.step.assembly import LoadedRunner, assemble, engine_info
+from paceline_engine.serve.step.heartbeat import SharedHeartbeat
 from paceline_engine.serve.step.lean_import import lean_torch
 from paceline_engine.serve.step.link import Link, LinkClosed
 from paceline_engine.serve.step.loop import DeviceBroken
 from paceline_engine.serve.step.messages import Failed, Loaded, Progress, Start, Stop
-from paceline_engine.serve.step.pulse import SharedPulse
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,6 @@ _PHASES = {
 """What those who load say of their work -> the phase that people see."""
 _PROGRESS_EVERY_S = 0.05
 _FLUSH_S = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 class Starting:
@@ -105,31 +104,31 @@ def main(argv: list[str] | None = None) -> int:
     # Before anything slow: a signal to the whole process group is for the client to act upon.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _die_with_parent()
+    parent.end_with_parent(signal.SIGKILL)
     # Imports and loading make objects that stay: an eighth of their time would be collection.
     gc.disable()
     parser = argparse.ArgumentParser(prog="paceline-step-process")
     parser.add_argument("--fd", type=int, required=True, help="connected socket of the client")
-    parser.add_argument("--pulse-fd", type=int, required=True, help="file of the heartbeat")
+    parser.add_argument("--heartbeat-fd", type=int, required=True, help="file of the heartbeat")
     args = parser.parse_args(argv)
-    for fd in (args.fd, args.pulse_fd):
+    for fd in (args.fd, args.heartbeat_fd):
         os.set_inheritable(fd, False)
     link = Link(socket.socket(fileno=args.fd))
     try:
-        return _serve(link, SharedPulse(args.pulse_fd))
+        return _serve(link, SharedHeartbeat(args.heartbeat_fd))
     except LinkClosed:
         return 0
     finally:
         link.close()
 
 
-def _serve(link: Link, pulse: SharedPulse) -> int:
+def _serve(link: Link, page: SharedHeartbeat) -> int:
     start = link.receive(None)[0]
     if not isinstance(start, Start):
         raise TypeError(f"the first message must be Start, got {type(start).__name__}")
     logging.basicConfig(level=start.log_level.upper(), format=LOG_FORMAT)
     try:
-        _run(link, pulse, start)
+        _run(link, page, start)
     except StartFailed as error:
         return _give_up(link, error.reason, str(error), EXIT_START_FAILED)
     except DeviceBroken as error:
@@ -144,7 +143,7 @@ def _serve(link: Link, pulse: SharedPulse) -> int:
     return 0
 
 
-def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
+def _run(link: Link, page: SharedHeartbeat, start: Start) -> None:
     starting = Starting(link)
     runner, model_dir = _load(start, starting)
     starting.end_phase(time.monotonic())
@@ -156,7 +155,7 @@ def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
         settings=settings,
         clock=time.monotonic,
         publish=link.send,
-        beat=pulse.write,
+        beat=page.write,
         revision=revision,
         seconds_by_phase=starting.seconds_by_phase,
     )
@@ -208,12 +207,6 @@ def _give_up(link: Link, reason: str, message: str, exit_code: int) -> int:
     link.send(Failed(reason, message))
     link.flush(_FLUSH_S)
     return exit_code
-
-
-def _die_with_parent() -> None:
-    """On Linux the kernel ends this process with its parent, even while a model loads."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _leave(exit_code: int) -> NoReturn:

@@ -21,7 +21,7 @@ _MAX_UNREAD_S = 5.0
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-class Border:
+class RequestMiddleware:
     """ASGI middleware: gives each request an id, asks for its key, and answers every failure.
 
     Afterwards `request.state` has `request_id` and `tenant`.
@@ -42,6 +42,9 @@ class Border:
             request_id = uuid.uuid4().hex
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
+
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server sends the head of the answer alone
 
         unread = _UnreadBody(headers, receive)
         is_started = False
@@ -108,7 +111,7 @@ async def read_json_body(request: HttpRequest) -> bytes:
     """The body of a JSON request.
 
     Raises:
-        ApiError: 413 over the limit, 415 for another content type.
+        ApiError: 413 over the limit, 415 for another content type or encoding.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
@@ -116,6 +119,13 @@ async def read_json_body(request: HttpRequest) -> bytes:
             415,
             f"the content type must be application/json, got {kind[:64]!r}; "
             "send the header `Content-Type: application/json`",
+            code="unsupported_media_type",
+        )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in {"", "identity"}:
+        raise ApiError(
+            415,
+            f"the content encoding must be identity, got {encoding[:64]!r}; send the body as it is",
             code="unsupported_media_type",
         )
     length = request.headers.get("content-length", "")
