@@ -131,13 +131,6 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "models").iterdir() if path.is_dir()]
 
 
-def test_the_cache_folder_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    assert store.default_cache_dir() == tmp_path
-    monkeypatch.delenv("PACELINE_CACHE")
-    assert store.default_cache_dir() == Path.home() / ".cache" / "paceline"
-
-
 @pytest.mark.slow
 def test_resolving_and_converting_import_neither_torch_nor_transformers() -> None:
     code = (

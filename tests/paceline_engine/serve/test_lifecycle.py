@@ -23,6 +23,7 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.lifecycle import EXIT_USAGE, serve
 from paceline_engine.testing import fake_engine
+from paceline_engine.testing.ports import free_port
 from paceline_engine.testing.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.slow
@@ -68,11 +69,6 @@ def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.01)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextmanager

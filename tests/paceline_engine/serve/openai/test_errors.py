@@ -13,9 +13,8 @@ from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai import middleware
 from paceline_engine.serve.openai.app import create_public_app
 from paceline_engine.serve.step.engine_client import EngineGone, OutputDelta, Startup
+from paceline_engine.testing.bodies import CHAT
 from paceline_engine.testing.scripted_engine import Play, ScriptedEngine, ending, saying
-
-CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
 class Server:
