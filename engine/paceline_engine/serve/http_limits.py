@@ -51,6 +51,8 @@ class LimitedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read on, in a head only so far as it may be long."""
         if self._is_in_head:
+            if self._deadline is None:
+                self._expect_request()  # line breaks before a request begin none for the parser
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 # What is left of the allowance may end the head: then the rest is its body.
@@ -110,9 +112,13 @@ class LimitedHttp(HttpToolsProtocol):
         self._deadline = None
         if self.transport.is_closing():
             return
-        if self.pipeline:
-            self._expect_request()  # it is not read on while the request before it is answered
-        elif self._is_in_head and not self._head_bytes:
+        is_answered = self.cycle is not None and self.cycle.response_complete
+        is_answering = self.cycle is not None and not is_answered
+        # What is still to come: the rest of a body that nobody waits for, or nothing at all.
+        has_no_use = not self._head_bytes if self._is_in_head else is_answered
+        if self.pipeline or (is_answering and self._is_in_head):
+            self._expect_request()  # nothing is read on while the request before it is answered
+        elif has_no_use:
             self.transport.close()
         else:
             self._refuse(408, f"no whole request came within {self.request_timeout_s:g} s")

@@ -141,6 +141,19 @@ def test_a_connection_without_a_whole_request_is_closed_in_time(sent: bytes, sta
 
 
 @pytest.mark.slow
+def test_line_breaks_do_not_keep_a_connection_open() -> None:
+    with (
+        listening(Hasty) as address,
+        socket.create_connection(address, timeout=3) as connection,
+    ):
+        connection.sendall(GET + b"\r\n")
+        while not connection.recv(65_536).endswith(b"0"):
+            pass
+        connection.sendall(b"\r\n")
+        assert b"408" in connection.recv(65_536)  # within 3 s; kept-alive ones have 5
+
+
+@pytest.mark.slow
 def test_the_time_limit_is_not_one_of_the_answer() -> None:
     slow = b"GET /slow HTTP/1.1\r\n\r\n"
     with listening(Hasty) as address:
