@@ -77,7 +77,7 @@ def tune(*arguments: str) -> int:
     return cli.main(["tune", *arguments])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_fleet_is_diagnosed_with_a_sentence_evidence_and_the_manifests_change(
     scraped: Scraped, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,7 +95,7 @@ def test_a_fleet_is_diagnosed_with_a_sentence_evidence_and_the_manifests_change(
     assert (before["settings"]["maxNumSeqs"], before["generation"]) == (2, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_targets_may_be_asked_for_that_engines_do_not_judge_and_are_marked_as_estimated(
     scraped: Scraped, capsys: pytest.CaptureFixture[str]
 ) -> None:

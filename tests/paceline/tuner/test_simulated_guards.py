@@ -15,7 +15,7 @@ from paceline_operator.decide.tuning.observation import Fleet
 from paceline_operator.decide.tuning.state import Outcome, Phase, State
 from paceline_operator.decide.tuning.symptom import Symptom
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 CAP = SCENARIOS[Symptom.CAP_TOO_LOW]
 LIMIT_S = 300.0
