@@ -119,3 +119,15 @@ def test_status_shows_every_setting_once_with_its_source() -> None:
     assert shown["prefixCaching"] == ("false", Source.SPEC)
     assert shown["maxModelLen"] == ("", Source.DEFAULT)
     assert shown["kvCacheDtype"] == ("Auto", Source.DEFAULT)
+
+
+def test_a_list_is_shown_alike_however_it_came_and_never_too_long() -> None:
+    spec = spec_of(scheduling={"policy": "Fair", "tenants": [{"name": "gold", "weight": 3}]})
+    settings = resolve.settings_of(spec)
+    text = overlay.text_of(settings.tenants)
+    assert text == '[{"budgetShare":"1","name":"gold","weight":3}]'
+    assert overlay.text_of(settings.on_border()["tenants"]) == text
+    many = [[{"name": f"tenant-{i}", "weight": weight} for i in range(9)] for weight in (1, 2)]
+    short = [overlay.text_of(entries) for entries in many]
+    assert all(text.startswith("9 entries, sha256 ") and len(text) < 60 for text in short)
+    assert short[0] != short[1]
