@@ -7,7 +7,7 @@ TESTS ?= tests
 .PHONY: help demo test test-full lint format generate .venv
 
 help:
-	@echo 'make demo       serve a real model from a manifest, with a sample answer'
+	@echo 'make demo       serve a real model from a manifest, with a sample answer; PORT=8080 moves it'
 	@echo 'make test       every test that needs no root and no cluster'
 	@echo 'make test-full  the same and the ones that take minutes'
 	@echo 'make lint       house rules, format, lint, imports, types, generated files'
@@ -21,7 +21,7 @@ help:
 
 demo:
 	@tools/make_venv.sh engine
-	@.venv/bin/paceline run -f examples/demo.yaml
+	@.venv/bin/paceline run -f examples/demo.yaml $(if $(PORT),--port $(PORT))
 
 test: .venv
 	@echo '--- tests without the ones marked "full"; slow ones are included'

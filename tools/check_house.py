@@ -1,7 +1,7 @@
 """Check the house rules that no other tool knows: prints each violation, exits 1 if there is one.
 
-Rooms and test folders are plain folders, files stay short, no file names a path of one machine, and
-paths of HTTP are written once.
+Rooms and test folders are plain folders, files stay short, no file names a path of one machine,
+paths of HTTP are written once, and pages name files that exist.
 """
 
 import ast
@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("operator", "engine", "kernels", "crds")
 MAX_LINES = 400
 SOURCE = {".py", ".cpp", ".h", ".sh"}
+NAMED_FILE = re.compile(r"`([\w./-]+\.(?:py|h|lua|sh))`")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|opt/wheels)/")
 
 
@@ -84,11 +86,28 @@ def route_violations(files: list[Path]) -> list[str]:
     return bad
 
 
+def page_violations(files: list[Path]) -> list[str]:
+    """A page that says where something is must not be left behind when it moves."""
+    known = [f"/{path.relative_to(ROOT)}" for path in files]
+    bad = []
+    for page in (path for path in files if path.suffix == ".md"):
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            gone = [
+                name
+                for name in NAMED_FILE.findall(line)
+                if not any(path.endswith(f"/{name}") for path in known)
+            ]
+            gone += [link for link in LINK.findall(line) if not (page.parent / link).exists()]
+            place = f"{page.relative_to(ROOT)}:{number}"
+            bad += [f"{place}: {name} does not exist; name the file by its path" for name in gone]
+    return bad
+
+
 def main() -> int:
     """Run every check."""
     files = tracked_files()
     bad = room_violations(files) + length_violations(files)
-    bad += path_violations(files) + route_violations(files)
+    bad += path_violations(files) + route_violations(files) + page_violations(files)
     for line in bad:
         print(line)
     print(f"house: {len(files)} files, {len(bad)} violations")

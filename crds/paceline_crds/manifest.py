@@ -54,10 +54,7 @@ def read(text: str) -> dict[str, Any]:
     try:
         documents = [item for item in yaml.load_all(text, Loader=_Loader) if item is not None]
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise InvalidManifest([f"{where}this is no YAML ({problem}); correct it"]) from error
+        raise InvalidManifest([_no_yaml(error)]) from error
     except (RecursionError, TypeError, ValueError) as error:
         # PyYAML's own limits: nested too deeply, a list as a key, an integer of 5000 digits.
         raise InvalidManifest([f"this is no manifest ({error}); correct it"]) from error
@@ -71,6 +68,36 @@ def read(text: str) -> dict[str, Any]:
         raise InvalidManifest([problem])
     _check_size(documents[0])
     return documents[0]
+
+
+_HINTS = {
+    "'\\t'": "indent with spaces, YAML takes no tabs",
+    "mapping values": "put a text that holds ': ' in quotes, or correct the indentation",
+    "could not find expected ':'": "add the ':' behind this key, or correct the indentation",
+    "expected ',' or": "put a comma between entries, and close the bracket",
+    "expected <block end>": "give the entries of one level the same indentation",
+    "found unexpected end of stream": "close the quote",
+    "undefined alias": "define it with & before, or put a text that begins with * in quotes",
+    "that cannot start any token": "put a text that begins with this character in quotes",
+    "constructor for the tag": "remove the tag, or put a text that begins with ! in quotes",
+}
+"""What to do, by a part of PyYAML's own words."""
+
+
+def _no_yaml(error: yaml.YAMLError) -> str:
+    """Where it stands, what PyYAML expected and found, in what, and what to do."""
+    problem = getattr(error, "problem", None) or str(error)
+    advice = next((advice for words, advice in _HINTS.items() if words in problem), "correct it")
+    begun = ""
+    if isinstance(error, yaml.MarkedYAMLError) and error.context and error.context_mark:
+        mark = error.context_mark
+        begun = f" {error.context} that begins at line {mark.line + 1}, column {mark.column + 1}"
+    return f"{_where(error)}this is no YAML: {problem}{begun}; {advice}"
+
+
+def _where(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
 
 
 def _check_size(document: dict[str, Any]) -> None:

@@ -324,6 +324,12 @@ class EngineSettings(BaseModel):
                 f"speculativeMethod {method} needs speculativeNumTokens >= 1 (or, to turn it on "
                 "later, bootMaxSpeculativeNumTokens >= 1), got 0"
             )
+        if method is SpeculativeMethod.NONE and self.speculative_num_tokens:
+            raise ValueError(
+                "speculativeNumTokens needs a speculativeMethod that proposes the drafts, got "
+                f"{self.speculative_num_tokens} with method None; name one, or set "
+                "speculativeNumTokens to 0"
+            )
         return self
 
     @property
@@ -350,6 +356,7 @@ class EngineSettings(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
+@cache
 def border_name(name: str) -> str:
     """The setting's one name outside of Python: `max_num_seqs` -> `maxNumSeqs`."""
     return EngineSettings.model_fields[name].alias or to_camel(name)

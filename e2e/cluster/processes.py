@@ -43,6 +43,16 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in {"Z", "X"} else int(fields[19])
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used, 0 if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class State:
     """The state file: how many nodes, which processes. Written at once after every change."""
 
@@ -103,6 +113,10 @@ class State:
     def named(self, prefix: str) -> list[int]:
         """Living processes whose name begins so."""
         return [r.pid for r in self.records if r.name.startswith(prefix) and r.is_alive()]
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Name -> processor time that each living process has used so far."""
+        return {r.name: cpu_seconds(r.pid) for r in self.records if r.is_alive()}
 
 
 def inside(layout: Layout) -> list[str]:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline import bench_kv_dtype
+from paceline import bench_kv_dtype, bench_tuner
 from paceline.errors import EXIT_OK, CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -24,6 +24,7 @@ def add_command(commands: Any) -> None:
     _add_serve(kinds)
     _add_interference(kinds)
     bench_kv_dtype.add_command(kinds)
+    bench_tuner.add_command(kinds)
     _add_sim(kinds)
     shown = kinds.add_parser("workloads", help="list the workloads and what batching can gain")
     shown.add_argument("--seed", type=int, default=1234, help="of the workloads (default 1234)")
@@ -138,14 +139,13 @@ def _positive(text: str) -> int:
 
 def bench_scheduler(args: argparse.Namespace) -> int:
     """Measure the scheduler alone."""
-    from paceline_engine.bench import scheduler
+    from paceline_engine.bench import preemption, scheduler
 
-    arguments = ["--json"] if args.json else []
     if args.preemption:
-        arguments.append("--preemption")
-    if args.running:
-        arguments += ["--running", *map(str, args.running)]
-    return scheduler.main(arguments)
+        preemption.show(_write_line, as_json=args.json)
+    else:
+        scheduler.show(_write_line, args.running or scheduler.SIZES, as_json=args.json)
+    return EXIT_OK
 
 
 def bench_serve(args: argparse.Namespace) -> int:
@@ -158,7 +158,7 @@ def bench_serve(args: argparse.Namespace) -> int:
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise CommandError(f"--workload must be among {', '.join(NAMES)}, got {unknown[0]!r}")
-    key = _key_of(args.api_key_file)
+    key = _secret_in(args.api_key_file, "--api-key-file")
     try:
         model = args.model or serve.first_model(args.base_url, key)
         plan = serve.BenchPlan(
@@ -189,7 +189,7 @@ def bench_interference(args: argparse.Namespace) -> int:
     from paceline_engine.bench import interference, serve
     from paceline_engine.bench.client import Api, Load, Mode, Target
 
-    key = _key_of(args.api_key_file)
+    key = _secret_in(args.api_key_file, "--api-key-file")
     try:
         plan = serve.BenchPlan(
             target=Target(
@@ -206,7 +206,7 @@ def bench_interference(args: argparse.Namespace) -> int:
         )
         sweep = interference.Sweep(
             admin_url=args.admin_url,
-            admin_token=args.admin_token_file.read_text(encoding="utf-8").strip(),
+            admin_token=_secret_in(args.admin_token_file, "--admin-token-file"),
             budgets=args.budgets,
             factors=args.factors,
             rounds=args.rounds,
@@ -226,7 +226,7 @@ def bench_sim(args: argparse.Namespace) -> int:
     unknown = [name for name in (*names, *fit_names) if name not in NAMES]
     if unknown:
         raise CommandError(f"workloads must be among {', '.join(NAMES)}, got {unknown[0]!r}")
-    key = _key_of(args.api_key_file)
+    key = _secret_in(args.api_key_file, "--api-key-file")
     try:
         model = args.model or serve.first_model(args.base_url, key)
         plan = simulator.Comparison(
@@ -242,7 +242,7 @@ def bench_sim(args: argparse.Namespace) -> int:
             ),
             fit_names=fit_names,
             admin_url=args.admin_url,
-            admin_token=_key_of(args.admin_token_file),
+            admin_token=_secret_in(args.admin_token_file, "--admin-token-file"),
         )
         result = simulator.run(plan)
     except (serve.BenchFailed, ValueError) as error:
@@ -276,14 +276,15 @@ def _vocabulary(tokenizer: Path | None) -> Any:
     return Vocabulary.from_tokenizer(tokenizer) if tokenizer else Vocabulary.random_ids()
 
 
-def _key_of(file: Path | None) -> str:
+def _secret_in(file: Path | None, flag: str) -> str:
+    """The first line of a file that is no comment; empty without a file."""
     if file is None:
         return ""
     lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys:
-        raise CommandError(f"--api-key-file: {file} must hold a key, got an empty file")
-    return keys[0]
+    given = [line for line in lines if line and not line.startswith("#")]
+    if not given:
+        raise CommandError(f"{flag}: {file} must hold a line, got an empty file")
+    return given[0]
 
 
 def _object(text: str) -> dict[str, Any]:

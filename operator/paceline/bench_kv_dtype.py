@@ -42,10 +42,10 @@ def bench_kv_dtype(args: argparse.Namespace) -> int:
 
     from paceline_crds.settings import EngineSettings
     from paceline_engine.bench import kv_dtype
+    from paceline_engine.bench.prompts import varied_prompts
     from paceline_engine.core.errors import StartFailed
     from paceline_engine.model import store
     from paceline_engine.run.calibration_text import TEXTS
-    from paceline_engine.testing.prompts import varied_prompts
 
     try:
         folder = store.resolve(args.model, progress=lambda _phase, _share: None)

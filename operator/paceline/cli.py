@@ -7,10 +7,9 @@ mistyped flag is answered at once.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from typing import TextIO
 
-from paceline import bench, drain, fetch, render, run, serve, sim
+from paceline import bench, drain, fetch, render, run, serve, sim, tune
 from paceline.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -19,6 +18,7 @@ from paceline.errors import (
     CommandError,
 )
 from paceline.parser import Parser
+from paceline_engine.release import version
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -32,19 +32,11 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=Parser
     )
-    for module in (run, serve, drain, render, fetch, bench, sim):
+    for module in (run, serve, drain, render, fetch, bench, sim, tune):
         module.add_command(commands)
     told = commands.add_parser("version", help="print the release")
     told.set_defaults(handler=_print_version)
     return parser
-
-
-def version() -> str:
-    """The installed release; a source tree without an installation says so."""
-    try:
-        return metadata.version("paceline")
-    except metadata.PackageNotFoundError:
-        return "0+source"
 
 
 def _print_version(_: argparse.Namespace) -> int:

@@ -18,11 +18,12 @@ from typing import Any
 from paceline import serve
 from paceline.errors import EXIT_FAILED, EXIT_OK, CommandError
 from paceline_crds import routes
+from paceline_crds.phases import DrainPhase
 
 DEFAULT_PROPAGATION_S = 5.0
 _POLL_S = 0.1
 _PROBE_TIMEOUT_S = 2.0
-_PHASE_1_IS_OVER = {"Draining", "Drained"}
+_PHASE_1_IS_OVER = {DrainPhase.DRAINING, DrainPhase.DRAINED}
 
 
 def add_command(commands: Any) -> None:

@@ -35,13 +35,21 @@ HONOURED = (
     "service.port",
     "service.apiKeySecretRef",
     "drain.shutdownTimeoutSeconds",
+    "tuning.mode",
+    "tuning.allowLive",
+    "tuning.bounds",
+    "tuning.window",
+    "tuning.minRequests",
+    "tuning.cooldown",
+    "slo.ttft.attainment",
+    "slo.itl.attainment",
+    "slo.e2e.attainment",
 )
 """Beside the fields of settings, which are flags; a value that cannot be had is refused."""
 
 IGNORED = (
     "image",
     "resources",
-    "tuning",
     "rollout",
     "gateway",
     "monitoring",
@@ -51,13 +59,15 @@ IGNORED = (
     "model.tokenSecretRef",
     "service.type",
     "drain.preStopSeconds",
-    "slo.ttft.attainment",
-    "slo.itl.attainment",
-    "slo.e2e.attainment",
+    "tuning.allowRestart",
+    "tuning.maintenanceWindows",
 )
-"""They say something about a cluster, or to the tuner of a cluster."""
+"""They say something about a cluster."""
 
-_HINTS = {"model.tokenSecretRef": " (set HF_TOKEN here)"}
+_HINTS = {
+    "model.tokenSecretRef": " (set HF_TOKEN here)",
+    "tuning.allowRestart": " (what needs a restart is told as advice here)",
+}
 
 _OWNED_BY_RUN = (
     "host",

@@ -3,16 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_PHASES = {
-    "Spawning": "starting the engine",
-    "Importing": "importing libraries",
-    "Fetching": "fetching the model",
-    "Converting": "converting the model",
-    "Loading": "loading weights",
-    "Measuring": "measuring kernels",
-    "Planning": "planning memory",
-    "Ready": "ready",
-    "Failed": "failed",
+from paceline_crds.phases import StartupPhase
+
+_PHASES: Mapping[str, str] = {
+    StartupPhase.SPAWNING: "starting the engine",
+    StartupPhase.IMPORTING: "importing libraries",
+    StartupPhase.FETCHING: "fetching the model",
+    StartupPhase.CONVERTING: "converting the model",
+    StartupPhase.LOADING: "loading weights",
+    StartupPhase.MEASURING: "measuring kernels",
+    StartupPhase.PLANNING: "planning memory",
+    StartupPhase.READY: "ready",
+    StartupPhase.FAILED: "failed",
 }
 
 
@@ -30,7 +32,11 @@ def _one(startup: Mapping[str, Any] | None) -> str:
     phase = str(startup.get("phase", ""))
     text = _PHASES.get(phase, phase)
     share = float(startup.get("progress") or 0.0)
-    return text if phase in {"Ready", "Failed"} or not share else f"{text} {share:.0%}"
+    return (
+        text
+        if phase in {StartupPhase.READY, StartupPhase.FAILED} or not share
+        else f"{text} {share:.0%}"
+    )
 
 
 class Progress:

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import EXIT_FAILED, EXIT_OK, CommandError
 from paceline_crds import llmdeployment
 from paceline_crds.errors import InvalidManifest
+from paceline_crds.phases import StartupPhase
 
 if TYPE_CHECKING:
     from paceline.local import LocalPlan
     from paceline.supervisor import RunFiles, Supervisor
+    from paceline.tuner.local import LocalTuner
+    from paceline_crds.spec import LLMDeploymentSpec
 
 _HOST = "127.0.0.1"
 _TICK_S = 0.2
@@ -70,19 +73,30 @@ def run(args: argparse.Namespace) -> int:
     from paceline.local import plan_of
 
     deployment = read_manifest(args.file)
-    if args.api_key_file and not os.access(args.api_key_file, os.R_OK):
-        raise CommandError(f"--api-key-file: {args.api_key_file} cannot be read; check the path")
+    if args.api_key_file:
+        _check_keys(Path(args.api_key_file))
     plan = plan_of(deployment, environ=os.environ, api_key_file=args.api_key_file, port=args.port)
     _check_port(plan.port)
     say(f"{plan.name}: {plan.num_replicas} x {plan.model_name} on this machine")
     if plan.ignored:
         say(f"ignored on this machine: {', '.join(plan.ignored)}")
-    return asyncio.run(_LocalRun(args, plan).run())
+    return asyncio.run(_LocalRun(args, plan, deployment.spec).run())
 
 
 def say(text: str) -> None:
     """A line for the person."""
     print(text, flush=True)
+
+
+def _check_keys(file: Path) -> None:
+    """Here already: a replica would tell it seconds later, in its log."""
+    from paceline_engine.core.errors import StartFailed
+    from paceline_engine.serve.openai.auth import ApiKeys
+
+    try:
+        ApiKeys(file)
+    except StartFailed as error:
+        raise CommandError(str(error)) from error
 
 
 def _check_port(port: int) -> None:
@@ -95,7 +109,7 @@ def _check_port(port: int) -> None:
         except OSError as error:
             raise CommandError(
                 f"port {port} of {_HOST} must be free, got: {error.strerror}; stop the other "
-                "program or choose another port with --port"
+                "program or choose another port with --port (make demo PORT=...)"
             ) from error
 
 
@@ -113,13 +127,17 @@ def make_files() -> "RunFiles":
 class _LocalRun:
     """One `paceline run`; lives in one event loop."""
 
-    def __init__(self, args: argparse.Namespace, plan: "LocalPlan") -> None:
+    def __init__(
+        self, args: argparse.Namespace, plan: "LocalPlan", spec: "LLMDeploymentSpec"
+    ) -> None:
         from paceline.supervisor import Supervisor
 
         self._args = args
         self._plan = plan
+        self._spec = spec
         self._files = make_files()
         self._supervisor: Supervisor = Supervisor(plan, self._files, os.environ, say)
+        self._tuner: LocalTuner | None = None
         self._num_signals = 0
 
     async def run(self) -> int:
@@ -135,6 +153,7 @@ class _LocalRun:
             try:
                 if await self._until_ready({keeping, watching}):
                     await self._greet()
+                    stack.callback(self._begin_to_tune().cancel)
                 await asyncio.wait({keeping, watching}, return_when=asyncio.FIRST_COMPLETED)
                 if watching.done():
                     watching.result()  # it never ends by itself
@@ -143,9 +162,18 @@ class _LocalRun:
                 self._supervisor.signal_all(signal.SIGKILL)
         if any(member.exit_code for member in self._supervisor.members):
             return self._mourn()
+        for line in self._tuner.farewell() if self._tuner else ():
+            say(line)
         shutil.rmtree(self._files.folder, ignore_errors=True)
         say("stopped")
         return EXIT_OK
+
+    def _begin_to_tune(self) -> "asyncio.Task[None]":
+        """The tuner, as `spec.tuning` says; its failure is told and ends nothing else."""
+        from paceline.tuner.local import LocalTuner
+
+        self._tuner = LocalTuner(self._spec, self._supervisor, self._files, say)
+        return asyncio.create_task(self._tuner.run())
 
     def _on_signal(self) -> None:
         """First: drain. Second: end the wait. Third: end the processes."""
@@ -171,7 +199,12 @@ class _LocalRun:
                     self._supervisor.signal_all(signal.SIGTERM)
                     return False
                 shown.show(
-                    line([{"phase": "Ready"} if m.has_been_ready else m.startup for m in members])
+                    line(
+                        [
+                            {"phase": StartupPhase.READY} if m.has_been_ready else m.startup
+                            for m in members
+                        ]
+                    )
                 )
                 await asyncio.sleep(_TICK_S)
             shown.show("ready")
@@ -210,7 +243,7 @@ class _LocalRun:
             code = member.exit_code if member.exit_code > 0 else EXIT_FAILED
             index = member.replica.index
             startup = member.startup or {}
-            reason = startup.get("message") if startup.get("phase") == "Failed" else ""
+            reason = startup.get("message") if startup.get("phase") == StartupPhase.FAILED else ""
             tail = "\n".join(self._supervisor.log_tail(index))
             raise CommandError(
                 f"replica {index} did not start (exit code {member.exit_code})"

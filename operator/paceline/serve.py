@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import EXIT_START_FAILED, CommandError
 from paceline_crds import flags
 from paceline_crds.errors import InvalidSettings
-from paceline_crds.settings import SpeculativeMethod
 
 if TYPE_CHECKING:
     from paceline_engine.serve.config import ServeConfig
@@ -153,11 +152,6 @@ def config_of(args: argparse.Namespace) -> "ServeConfig":
         settings = flags.settings_from_args(args)
     except InvalidSettings as error:
         raise CommandError(str(error)) from error
-    if settings.speculative_num_tokens and settings.speculative_method is SpeculativeMethod.NONE:
-        raise CommandError(
-            f"--speculative-num-tokens {settings.speculative_num_tokens} needs a "
-            "--speculative-method, got none; name one, or remove it"
-        )
     model: str = args.model
     own = {
         name: getattr(args, name)

@@ -93,14 +93,17 @@ def simulate(args: argparse.Namespace) -> int:
 
 def _replay(args: argparse.Namespace) -> int:
     from paceline_engine.core.errors import SettingRefused
+    from paceline_engine.core.live_settings import parse_changes
     from paceline_engine.sim import recording, what_if
 
     given = [flags.flag_of(name) for name in knobs() if hasattr(args, name)]
     if given:
         raise CommandError(f"{given[0]} belongs to a run without --replay; use --set NAME=VALUE")
+    changes = _changes(args.set)
     try:
+        parse_changes(changes)  # first: a short recording must not hide a wrong name
         found = recording.load(args.replay)
-        answer = what_if.answer(found, _changes(args.set), seed=args.seed)
+        answer = what_if.answer(found, changes, seed=args.seed)
     except (recording.BadRecording, SettingRefused) as error:
         raise CommandError(str(error)) from error
     names = [str(row["run"]) for row in answer.rows[1:]]

@@ -52,6 +52,7 @@ class Member:
         has_been_ready: it has served; a replica that never has is not started again.
         is_restarted: it was started again and has not been ready since.
         num_failures: ends in a row without a stable time between them.
+        num_restarts: how often it was started again.
         exit_code: set once it will not be started again.
     """
 
@@ -61,6 +62,7 @@ class Member:
     has_been_ready: bool = False
     is_restarted: bool = False
     num_failures: int = 0
+    num_restarts: int = 0
     started_s: float = 0.0
     exit_code: int | None = None
     startup: Mapping[str, Any] | None = None
@@ -151,6 +153,7 @@ class Supervisor:
                 f"the settings in force. Its log: {self._files.log_of(index)}"
             )
             member.is_restarted = True
+            member.num_restarts += 1
             await self._pause(wait_s)
         member.exit_code = 0
 

@@ -56,7 +56,7 @@ def test_only_commands_of_this_release_are_listed() -> None:
         (["serve", "demo", "--revision", "main"], ["--revision is for hf:// models"]),
         (
             ["serve", "demo", "--speculative-num-tokens", "4"],
-            ["--speculative-num-tokens 4 needs a --speculative-method"],
+            ["speculativeNumTokens needs a speculativeMethod", "got 4 with method None"],
         ),
         (["run"], ["-f/--file"]),
         (["bench", "serve", "--workload", "big"], ["--workload must be among mixed", "got 'big'"]),
@@ -75,6 +75,29 @@ def test_a_wrong_flag_says_what_was_expected_and_got(argv: list[str], parts: lis
     for part in parts:
         assert part in text
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "help_of"),
+    [
+        (["serve", "demo", "--max-num-seq", "4"], "paceline serve"),
+        (["run", "-f", "x", "--max-num-seqs", "4"], "paceline run"),
+        (["sim", "--replays", "x"], "paceline sim"),
+        (["bench", "serve", "--modell", "m"], "paceline bench serve"),
+        (["--verbose", "version"], "paceline"),
+    ],
+)
+def test_an_unknown_flag_points_to_the_help_that_lists_what_is_known(
+    argv: list[str], help_of: str
+) -> None:
+    code, text = fails(*argv)
+    assert code == 2
+    assert f"`{help_of} --help`" in text
+
+
+def test_an_unknown_flag_is_answered_with_the_one_that_was_meant() -> None:
+    assert "(did you mean --max-num-seqs?)" in fails("serve", "demo", "--max-num-seq=4")[1]
+    assert "did you mean" not in fails("serve", "demo", "--zzz")[1]
 
 
 def test_a_missing_manifest_is_named() -> None:
@@ -126,12 +149,29 @@ def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path) -> None:
     assert "--port" in text
 
 
-def test_an_unreadable_key_file_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "demo.yaml"
-    file.write_text(MINIMAL)
-    code, text = fails("run", "-f", str(file), "--api-key-file", "no/such/keys")
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (None, ["keys must be a file that can be read, got: No such file", "check the path"]),
+        (b"# none\n\n", ["must hold at least one key, got none; write a line `name:sha256`"]),
+        (b"sk-1\nname:abc\n", ["keys, line 2: expected name:sha256 with 64 hex digits"]),
+        (b"\xff\xfe", ["keys must be UTF-8 text, got other bytes"]),
+    ],
+    ids=["missing", "empty", "malformed", "binary"],
+)
+def test_a_bad_key_file_is_told_before_a_replica_starts(
+    tmp_path: Path, content: bytes | None, parts: list[str]
+) -> None:
+    manifest, keys = tmp_path / "demo.yaml", tmp_path / "keys"
+    manifest.write_text(MINIMAL)
+    if content is not None:
+        keys.write_bytes(content)
+    code, text = fails("run", "-f", str(manifest), "--api-key-file", str(keys))
     assert code == 2
-    assert "no/such/keys cannot be read" in text
+    assert text.startswith("paceline: --api-key-file: ")
+    for part in parts:
+        assert part in text
+    assert "abc" not in text, "a line of the file may be a secret"
 
 
 def test_a_model_that_cannot_be_fetched_gives_its_reason() -> None:

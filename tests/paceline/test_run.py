@@ -225,3 +225,49 @@ def test_replicas_end_when_their_owner_is_killed(
     run.process.kill()
     _, alive = psutil.wait_procs(children, timeout=30)
     assert alive == []
+
+
+@pytest.mark.full
+def test_the_tuner_turns_a_setting_from_the_engines_own_metrics_and_its_story_is_told(
+    tmp_path: Path, model: Path, runs: list[Run]
+) -> None:
+    """Two places for twelve clients: maxNumSeqs goes up, live, and the run's end says what to keep.
+
+    Some two minutes: windows of ten seconds, three of them for each side of a comparison.
+    """
+    tuning = {"window": "10s", "minRequests": 20, "cooldown": "0s"}
+    tuning["bounds"] = {"maxNumSeqs": {"max": 16}}
+    scheduling = {"maxNumSeqs": 2, "bootMaxNumSeqs": 32}
+    extra = ["--num-kv-blocks=1024"]
+    run = Run(
+        manifest(tmp_path, model, tuning=tuning, scheduling=scheduling, extraArgs=extra),
+        "--no-sample",
+    )
+    runs.append(run)
+    run.wait_for("tuner: Auto, every 10 s")
+    has_seen_enough = threading.Event()
+
+    def ask() -> None:
+        prompt = {"model": "tiny", "prompt": "The scheduler", "max_tokens": 24, "ignore_eos": True}
+        while not has_seen_enough.is_set():
+            call("POST", run.url + "/v1/completions", prompt)
+
+    clients = [threading.Thread(target=ask) for _ in range(12)]
+    for client in clients:
+        client.start()
+    try:
+        run.wait_for("tuner: ChangeStarted: CapTooLow: maxNumSeqs 2 -> 4")
+        run.wait_for("settings changed, revision 1: maxNumSeqs 2 -> 4")
+        run.wait_for("tuner: ChangeAccepted: maxNumSeqs 2 -> 4 stays: output tokens +")
+    finally:
+        has_seen_enough.set()
+        for client in clients:
+            client.join()
+    folder = Path(re.findall(r"logs: (\S+)", run.text)[0])
+    (folder / "freeze").touch()
+    run.wait_until(lambda: "Frozen" in (folder / "tuning.json").read_text())
+    state = json.loads((folder / "tuning.json").read_text())
+    (entry,) = state["overlay"]
+    assert (entry["name"], entry["base"], entry["baseSource"]) == ("maxNumSeqs", "2", "Spec")
+    assert run.end() == 0
+    assert f"  spec.scheduling.maxNumSeqs: {entry['value']}\n" in run.text

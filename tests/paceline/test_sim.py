@@ -69,6 +69,22 @@ def test_mistakes_are_told(flags: list[str], message: str, capsys: pytest.Captur
     assert message in capsys.readouterr().err
 
 
+def test_a_short_recording_does_not_hide_a_wrong_setting(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    sim = small_simulator(scattered(np.random.default_rng(1), 1, output_tokens=(1, 2)))
+    sim.run()
+    file = tmp_path / "recording.json"
+    file.write_text(json.dumps(recording_of(sim, num_blocks=512)))
+    replay = ["sim", "--replay", str(file)]
+    assert cli.main(replay) == 2
+    assert "record a longer run" in capsys.readouterr().err
+    assert cli.main([*replay, "--set", "maxNumSeq=2"]) == 2
+    assert "maxNumSeq is no setting; expected one of" in capsys.readouterr().err
+    assert cli.main([*replay, "--set", "dtype=Float16"]) == 2
+    assert "what dtype does" in capsys.readouterr().err
+
+
 def test_the_workloads_are_listed(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["sim", "--workload", "list"]) == 0
     assert {"chat", "mixed"} <= set(capsys.readouterr().out.split())

@@ -40,7 +40,9 @@ def test_a_boot_maximum_needs_a_restart_and_bounds_a_live_setting() -> None:
 
 
 def test_an_engine_has_every_boot_maximum_resolved() -> None:
-    booted = EngineSettings(max_num_seqs=10, speculative_num_tokens=3).booted()
+    booted = EngineSettings(
+        max_num_seqs=10, speculative_method="Ngram", speculative_num_tokens=3
+    ).booted()
     assert booted.boot_max_num_seqs == 20
     assert booted.boot_max_num_batched_tokens == 4096
     assert booted.boot_max_speculative_num_tokens == 3
@@ -52,6 +54,11 @@ def test_a_method_of_speculation_without_drafts_is_refused(boot: int | None) -> 
         EngineSettings(speculative_method="Ngram", boot_max_speculative_num_tokens=boot)
     EngineSettings(speculative_method="Ngram", boot_max_speculative_num_tokens=1)
     EngineSettings(speculative_method="Ngram", speculative_num_tokens=1)
+
+
+def test_drafts_without_a_method_of_speculation_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"needs a speculativeMethod .* got 4 with method"):
+        EngineSettings(speculative_num_tokens=4)
 
 
 def test_the_shortest_lookup_is_at_most_the_longest() -> None:

@@ -17,9 +17,9 @@ from torch import Tensor
 from paceline_crds.settings import EngineSettings, KvCacheDType
 from paceline_engine.run.divergence import Divergence, measure_divergence
 from paceline_engine.run.kv_cache import block_bytes, scales_in
+from paceline_engine.run.offline import OfflineEngine
 from paceline_engine.run.runner import Runner
 from paceline_engine.run.single_row import SingleRow
-from paceline_engine.testing.session import Session
 
 WINDOW_TOKENS = 512
 """Of the text at a time: the logits of a window lie in memory twice."""
@@ -119,7 +119,7 @@ def greedy(
     runner: Runner, prompts: Sequence[Sequence[int]], max_tokens: int, *, together: bool
 ) -> list[list[int]]:
     """Greedy outputs of all prompts, one at a time or at once; nothing is taken from the cache."""
-    session = Session(runner, prefix_caching=False)
+    session = OfflineEngine(runner, prefix_caching=False)
     for number, prompt in enumerate(prompts):
         session.submit(prompt, number, max_tokens=max_tokens, ignore_eos=True)
         if not together:

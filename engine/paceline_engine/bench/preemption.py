@@ -6,10 +6,11 @@ same load runs under our rules and under the usual ones: the last of the running
 its blocks. No clock is involved, so the figures are the same on every machine.
 """
 
+import json
 import math
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,3 +151,11 @@ def run() -> Iterator[Row]:
                 yield measure(
                     num_blocks, prefix_caching=prefix_caching, gives_all_back=gives_all_back
                 )
+
+
+def show(write: Callable[[str], None], *, as_json: bool) -> None:
+    """Write a row as soon as it is there: a line of JSON, or of the table."""
+    if not as_json:
+        write(HEAD)
+    for row in run():
+        write(json.dumps(asdict(row)) if as_json else line(row))

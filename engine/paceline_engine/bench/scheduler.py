@@ -3,23 +3,18 @@
 No model runs: results are made up between the timed parts. First decodes that go on; then one of
 them ends, and one arrives, each step; then a tenth of them (their arrival is timed too). Beside
 them stand published figures of vLLM's scheduler.
-
-    python -m paceline_engine.bench.scheduler --json
 """
 
-import argparse
 import gc
 import json
 import random
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from paceline_crds.settings import EngineSettings
-from paceline_engine.bench import preemption
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepPlan, StepResult
 from paceline_engine.core.request import Request, SamplingParams
@@ -181,33 +176,11 @@ def line(row: Row) -> str:
     )
 
 
-def _print_preemption(*, as_json: bool) -> int:
+def show(write: Callable[[str], None], sizes: Sequence[int] = SIZES, *, as_json: bool) -> None:
+    """Write a row as soon as it is measured: a line of JSON, or of the table."""
     if not as_json:
-        sys.stdout.write(preemption.HEAD + "\n")
-    for row in preemption.run():
-        sys.stdout.write((json.dumps(asdict(row)) if as_json else preemption.line(row)) + "\n")
-        sys.stdout.flush()
-    return 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print one row a line."""
-    parser = argparse.ArgumentParser(prog="paceline bench scheduler", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="a line of JSON per row")
-    parser.add_argument("--running", type=int, nargs="*", default=list(SIZES))
-    parser.add_argument("--preemption", action="store_true", help="tokens computed twice instead")
-    options = parser.parse_args(arguments)
-    if options.preemption:
-        return _print_preemption(as_json=options.json)
-    if not options.json:
-        sys.stdout.write(HEAD + "\n")
-    for row in run(options.running):
-        sys.stdout.write((json.dumps(asdict(row)) if options.json else line(row)) + "\n")
-        sys.stdout.flush()
-    if not options.json:
-        sys.stdout.write(f"* {PEER_SOURCE}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        write(HEAD)
+    for row in run(sizes):
+        write(json.dumps(asdict(row)) if as_json else line(row))
+    if not as_json:
+        write(f"* {PEER_SOURCE}")

@@ -10,11 +10,9 @@ a margin of its own (`governor`).
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline_engine.core.arrays import Float64
 from paceline_engine.core.step_features import StepFeatures
-
-Float64 = NDArray[np.float64]
 
 _SCALES = np.array([1.0, 1e-2, 1e-2, 1e-4, 1e-5])
 """Brings the sizes of usual steps to one order of magnitude."""

@@ -11,9 +11,8 @@ best, a short probe with few drafts now and then, less and less often, notices w
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline_engine.core.plan import Int32
+from paceline_engine.core.arrays import Float64, Int32
 
 _DECAY = 0.98
 """What an observation still weighs one step later: some 50 steps are remembered."""
@@ -34,8 +33,6 @@ _STALE_WEIGHT = 3.0
 _CLIP = 4.0
 """A step that took so many times the usual was disturbed from outside."""
 _PRIOR_SHARE, _PRIOR_WEIGHT = 0.7, 2.0
-
-Float64 = NDArray[np.float64]
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 A change is checked in this order, and refused with the first that fails: names, types and absolute
 bounds (400); the writer's revision (412); what needs a restart (409); what this release does not
-build (400); what lies above a boot maximum (409).
+build (400); what lies above a boot maximum, or needs another setting to be of use (409).
 
 Revisions only grow. A writer that sends none means the next one. A lower one is refused, so a
 writer that was paused cannot undo what came after it; an equal one is the same change once more if
@@ -87,6 +87,7 @@ class SettingsBook:
         refuse_change(state.settings.model_copy(update=changed))
         _check_boot_maxima(state.settings, changed)
         old, new = state.settings, state.settings.model_copy(update=changed)
+        _check_agreement(new, changed)
         self.state = SettingsState(
             settings=new, generation=state.generation + bool(changed), revision=wanted
         )
@@ -196,6 +197,15 @@ def _check_change_classes(changed: Iterable[str]) -> None:
         border_name(first),
         f"{_names(bound)} cannot change while the engine runs (change class {change}); {needs}",
     )
+
+
+def _check_agreement(settings: EngineSettings, changed: Iterable[str]) -> None:
+    """Refuse with 409 what does not go with a setting that only a restart can change."""
+    try:
+        EngineSettings.model_validate(settings.model_dump())
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise SettingRefused(409, border_name(next(iter(changed))), message) from error
 
 
 def _check_boot_maxima(settings: EngineSettings, changed: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ class Scheduler:
         expected: what is known of lengths of outputs at the start; nothing if it is left out.
         gives_all_back: preempted requests keep nothing and the last is the first victim, as in
             other engines; to compare with.
-        max_plans: plans that may be outstanding (D); 1 = plan, run, apply.
+        max_plans: plans that may be outstanding; 1 = plan, run, apply.
     """
 
     def __init__(

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from paceline_engine.core.arrays import Int32, Int64
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import AddedRequest, StepPlan
 from paceline_engine.run.slot_params import SlotParams
 from paceline_kernels.decoder import DecoderBatch
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,5 +142,5 @@ def _spread(owners: Int32 | Int64, ends: Int64, counts: Int32) -> tuple[Int64, I
     return repeated, np.arange(len(repeated)) + np.repeat(ends - total, counts)
 
 
-def _tensor(array: NDArray[np.int32] | NDArray[np.int64]) -> torch.Tensor:
+def _tensor(array: Int32 | Int64) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))

@@ -1,13 +1,10 @@
 """Log-probabilities of the model's own distribution: before penalties, masks and temperature."""
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from paceline_engine.core.arrays import Int64
 from paceline_engine.core.plan import TokenLogprobs
-
-Int64 = NDArray[np.int64]
 
 
 def logprobs_of(logits: Tensor, tokens: Int64, counts: Int64) -> list[TokenLogprobs]:

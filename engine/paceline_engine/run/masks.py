@@ -2,20 +2,16 @@
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from paceline_engine.core.arrays import Int32, Int64
 from paceline_engine.run import slot_params
 from paceline_engine.run.batch import Batch
-
-Int64 = NDArray[np.int64]
 
 _NEVER = float("-inf")
 
 
-def apply_masks(
-    scores: Tensor, flags: NDArray[np.int32], slots: Int64, ends: Int64, batch: Batch
-) -> None:
+def apply_masks(scores: Tensor, flags: Int32, slots: Int64, ends: Int64, batch: Batch) -> None:
     """Change scores in place: bias, allowed tokens, bad words, no end before min_tokens.
 
     Args:
@@ -45,7 +41,7 @@ def apply_masks(
         scores[row, torch.from_numpy(params.stop_ids[int(slots[row])])] = _NEVER
 
 
-def _completing(bad_words: tuple[tuple[int, ...], ...], output: NDArray[np.int32]) -> list[int]:
+def _completing(bad_words: tuple[tuple[int, ...], ...], output: Int32) -> list[int]:
     """Tokens that would complete one of the words, given the output so far."""
     banned = []
     for word in bad_words:

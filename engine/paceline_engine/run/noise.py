@@ -8,9 +8,8 @@ Source: keys by SplitMix64, Steele et al., "Fast splittable pseudorandom number 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-UInt64 = NDArray[np.uint64]
+from paceline_engine.core.arrays import Int64, UInt64
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
@@ -27,7 +26,7 @@ def request_key(seed: int | tuple[int, ...], choice: int) -> np.uint64:
     return np.uint64(state)
 
 
-def position_keys(keys: UInt64, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+def position_keys(keys: UInt64, positions: Int64) -> Int64:
     """Key of one output position of each request, [n], as the int64 that torch can hold."""
     counter = (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
     return _mix(keys + counter).view(np.int64)

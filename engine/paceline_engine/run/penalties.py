@@ -6,12 +6,10 @@ has tokens is less work than a pass over the vocabulary. So nothing can be stale
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from paceline_engine.core.arrays import Int64
 from paceline_engine.run.batch import Batch
-
-Int64 = NDArray[np.int64]
 
 
 def apply_penalties(scores: Tensor, rows: Int64, slots: Int64, ends: Int64, batch: Batch) -> None:

@@ -3,15 +3,13 @@
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from paceline_engine.core.arrays import Int64
 from paceline_engine.core.plan import StepPlan, TokenLogprobs
 from paceline_engine.run import slot_params
 from paceline_engine.run.batch import Batch
 from paceline_engine.run.logprobs import logprobs_of
-
-Int64 = NDArray[np.int64]
 
 
 def rows_that_ask(plan: StepPlan, batch: Batch) -> Int64:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from paceline_crds.settings import EngineSettings
+from paceline_engine.core.arrays import Int32
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepPlan, StepResult, TokenLogprobs
 from paceline_engine.model.decoder import Decoder
@@ -138,14 +138,14 @@ class Runner:
         return self._graphs.num_replays if self._graphs is not None else 0
 
     @torch.inference_mode()
-    def rest(self) -> bool:
+    def do_spare_work(self) -> bool:
         """Do one piece of work that may wait: capture a graph. Called when no request is there.
 
         Returns:
             Whether more is left.
         """
         if self._in_flight is not None:
-            raise RuntimeError("rest() between forward() and sample()")
+            raise RuntimeError("do_spare_work() between forward() and sample()")
         if self._graphs is None or self._graphs.is_complete:
             return False
         self._graphs.capture_next()
@@ -174,7 +174,7 @@ class Runner:
         result.host_ms += (time.perf_counter() - started) * 1e3
         return result
 
-    def _propose(self, plan: StepPlan, yielded: Yielded) -> NDArray[np.int32] | None:
+    def _propose(self, plan: StepPlan, yielded: Yielded) -> Int32 | None:
         wants = np.flatnonzero(self._batch.params.speculates[yielded.slots] & (yielded.counts > 0))
         if not wants.size or self._proposer is None:
             return None

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from paceline_engine.core.arrays import Float32, Int32, Int64
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.run import noise, slot_params, truncation
 from paceline_engine.run.batch import Batch, SampledRows
@@ -19,9 +19,6 @@ from paceline_engine.run.masks import apply_masks
 from paceline_engine.run.penalties import apply_penalties
 from paceline_kernels import gumbel, ops
 from paceline_kernels.sampling import Rows
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 _CACHED_BYTES = 3 << 19
 """More at a time leaves the processor's cache: twice the time for each row was seen."""
@@ -52,7 +49,10 @@ class Sampled:
 class Sampler:
     """Samples the rows of a batch; keeps nothing between steps.
 
-    Args of the constructor:
+    Args:
+        batch: with the parameters of each slot.
+        vocab_size: columns of the logits.
+        scratch_bytes: most memory for copies of rows.
         impl: implementation of the kernels; the tokens are the same with each.
     """
 
@@ -155,7 +155,7 @@ class Sampler:
         return tokens
 
     def _gather_logprobs(
-        self, logits: Tensor, flags: NDArray[np.int32], sampled: SampledRows, result: Sampled
+        self, logits: Tensor, flags: Int32, sampled: SampledRows, result: Sampled
     ) -> None:
         asked = np.flatnonzero((flags & slot_params.LOGPROBS) != 0).tolist()
         wanted = np.array([place for place in asked if place not in result.errors], np.int64)

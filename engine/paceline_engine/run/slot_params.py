@@ -4,8 +4,8 @@ A slot whose flags are zero is sampled by a plain argmax; the sampler looks at n
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline_engine.core.arrays import Bool, Float32, Int32, Int64, UInt64
 from paceline_engine.core.request import SamplingParams
 from paceline_engine.run.noise import request_key
 
@@ -19,9 +19,6 @@ BAD_WORDS = 64
 MIN_TOKENS = 128
 LOGPROBS = 256
 PROMPT_LOGPROBS = 512
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
 
 
 class SlotParams:
@@ -44,9 +41,9 @@ class SlotParams:
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._engine_seed = engine_seed
-        self.flags: NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
-        self.speculates: NDArray[np.bool_] = np.zeros(slots, dtype=np.bool_)
-        self.keys: NDArray[np.uint64] = np.zeros(slots, dtype=np.uint64)
+        self.flags: Int32 = np.zeros(slots, dtype=np.int32)
+        self.speculates: Bool = np.zeros(slots, dtype=np.bool_)
+        self.keys: UInt64 = np.zeros(slots, dtype=np.uint64)
         self.temperature: Float32 = np.zeros(slots, dtype=np.float32)
         self.top_k: Int64 = np.zeros(slots, dtype=np.int64)
         self.top_p: Float32 = np.ones(slots, dtype=np.float32)
@@ -92,7 +89,7 @@ class SlotParams:
             self.stop_ids[slot] = np.array([*own, *params.stop_token_ids], np.int64)
         self.flags[slot] = _flags(params, top_k < self._vocab_size)
 
-    def remove(self, slots: NDArray[np.int32]) -> None:
+    def remove(self, slots: Int32) -> None:
         """Clear slots."""
         listed = slots[self.flags[slots] & (BIAS | ALLOWED | BAD_WORDS | MIN_TOKENS) != 0]
         self.flags[slots] = 0

@@ -6,16 +6,11 @@ that provably holds all it keeps.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from paceline_engine.core.arrays import Bool, Float32, Float64, Int64
 from paceline_kernels import ops, sampling
 from paceline_kernels.sampling import Rows, TopScores
-
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 _CANDIDATES = (512, 2048, 8192)
 

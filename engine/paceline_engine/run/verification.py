@@ -4,15 +4,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from paceline_engine.core.arrays import Int32, Int64
 from paceline_engine.core.plan import StepPlan, TokenLogprobs
 from paceline_engine.run.batch import SampledRows
 from paceline_engine.run.sampler import Sampled
 from paceline_kernels import ops
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

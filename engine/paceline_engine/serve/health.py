@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from paceline_crds import routes
+from paceline_crds.phases import StartupPhase
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.step.engine_client import EngineClient, Heartbeat, Startup
 
@@ -32,9 +33,11 @@ def hang_threshold_s(heartbeat: Heartbeat, min_hang_s: float) -> float:
 
 def alive(startup: Startup, heartbeat: Heartbeat, now: float, min_hang_s: float) -> Verdict:
     """Whether the engine makes progress. Loading is a phase and idleness is no hang."""
-    if startup.phase == "Failed":
-        return Verdict(ok=False, reason=startup.reason or "Failed", message=startup.message)
-    if startup.phase != "Ready":
+    if startup.phase == StartupPhase.FAILED:
+        return Verdict(
+            ok=False, reason=startup.reason or StartupPhase.FAILED, message=startup.message
+        )
+    if startup.phase != StartupPhase.READY:
         return Verdict(ok=True, reason=startup.phase)
     if not heartbeat.has_work:
         return Verdict(ok=True, reason="Idle")
@@ -54,11 +57,11 @@ def ready(live: Verdict, startup: Startup, drain: Drain) -> Verdict:
     """Whether endpoints may route here."""
     if not live.ok:
         return live
-    if startup.phase != "Ready":
+    if startup.phase != StartupPhase.READY:
         return Verdict(ok=False, reason=startup.phase, message="the model is not loaded yet")
     if not drain.is_ready:
         return Verdict(ok=False, reason=drain.phase.value, message=f"drain by {drain.reason}")
-    return Verdict(ok=True, reason="Ready")
+    return Verdict(ok=True, reason=StartupPhase.READY)
 
 
 def router(
@@ -88,7 +91,7 @@ def router(
     async def health() -> JSONResponse:
         """200 when loaded and alive; it stays 200 while draining."""
         live = live_now()
-        if live.ok and client.startup.phase != "Ready":
+        if live.ok and client.startup.phase != StartupPhase.READY:
             live = Verdict(ok=False, reason=client.startup.phase)
         return _answer(live)
 
@@ -103,7 +106,7 @@ def router(
         }
         if startup.reason:
             body |= {"reason": startup.reason, "message": startup.message}
-        return JSONResponse(body, 200 if startup.phase == "Ready" else 503)
+        return JSONResponse(body, 200 if startup.phase == StartupPhase.READY else 503)
 
     return health_routes
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import uvicorn
 from fastapi import FastAPI
 
+from paceline_crds.phases import DrainPhase, StartupPhase
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
 from paceline_engine.serve import listeners
 from paceline_engine.serve.admin.admin import create_admin_app
 from paceline_engine.serve.config import LOG_FORMAT, ServeConfig
-from paceline_engine.serve.drain import Drain, Phase
+from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.drain_gate import DrainGate
 from paceline_engine.serve.openai import app
 from paceline_engine.serve.step.engine_client import EngineInfo, Startup
@@ -34,6 +35,7 @@ KEEP_ALIVE_S = 75
 """Longer than the idle time of common proxies (60 s), so that it is they who close a connection."""
 _TICK_S = 0.05
 _FLUSH_S = 2.0
+_SETTLED = frozenset({StartupPhase.READY, StartupPhase.FAILED})
 _CUT_MESSAGE = "the server shut down before this request finished; send it again"
 
 
@@ -90,7 +92,7 @@ class _Life:
             self._client, config, self._drain, on_drain=self._poke.set
         )
         self._listeners = listeners.open_listeners(config)
-        self._logged_phase = Phase.SERVING
+        self._logged_phase = DrainPhase.SERVING
 
     async def run(self) -> int:
         """From the first handler to the exit code."""
@@ -145,7 +147,7 @@ class _Life:
 
     async def _pause(self, engine_ended: asyncio.Task[None]) -> None:
         """Until a signal, a drain or the engine's end; while draining, a tick at most."""
-        is_moving = self._drain.phase in {Phase.PROPAGATING, Phase.DRAINING}
+        is_moving = self._drain.phase in {DrainPhase.PROPAGATING, DrainPhase.DRAINING}
         poked = asyncio.create_task(self._poke.wait())
         await asyncio.wait(
             {poked, engine_ended},
@@ -181,14 +183,14 @@ class _Life:
     async def _announce(self) -> None:
         """Say how the start goes, each phase once and each tenth of it."""
         said: tuple[str, int] | None = None
-        while (startup := self._client.startup).phase not in {"Ready", "Failed"}:
+        while (startup := self._client.startup).phase not in _SETTLED:
             step = startup.phase, int(startup.progress * 10)
-            if step != said and startup.phase != "Spawning":
+            if step != said and startup.phase != StartupPhase.SPAWNING:
                 share = f" {step[1] * 10}%" if startup.progress else ""
                 log.info("%s%s", startup.phase.lower(), share)
                 said = step
             await asyncio.sleep(_TICK_S)
-        if startup.phase == "Ready" and self._client.info is not None:
+        if startup.phase == StartupPhase.READY and self._client.info is not None:
             self._say_ready(startup, self._client.info)
 
     def _say_ready(self, startup: Startup, info: EngineInfo) -> None:
@@ -204,7 +206,7 @@ class _Life:
             info.max_model_len,
         )
 
-    def _log_phase(self, phase: Phase, now: float, num_open: int) -> None:
+    def _log_phase(self, phase: DrainPhase, now: float, num_open: int) -> None:
         if phase is self._logged_phase:
             return
         self._logged_phase = phase

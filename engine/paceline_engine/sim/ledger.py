@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline_engine.core.arrays import Float64
 from paceline_engine.core.plan import StepOutputs
 from paceline_engine.core.request import Finished, Refusal
 from paceline_engine.sim.requests import SimRequest
-
-Floats = NDArray[np.float64]
 
 _GROWTH = 1.005
 _LEAST_S = 1e-6
@@ -42,7 +41,7 @@ class FineHistogram:
         self.max_s = max(self.max_s, duration_s)
         self.total_s += duration_s * times
 
-    def add_many(self, durations_s: Floats) -> None:
+    def add_many(self, durations_s: Float64) -> None:
         """Several durations."""
         scaled = np.log(np.maximum(durations_s, _LEAST_S) / _LEAST_S) / math.log(_GROWTH)
         np.add.at(self._counts, np.minimum(scaled.astype(np.intp), _NUM_BINS - 1), 1)

@@ -22,6 +22,7 @@ from paceline_engine.core.snapshot import StatsSnapshot
 from paceline_engine.core.stats import Recorder
 from paceline_engine.core.step_record import StepRecord
 from paceline_engine.sim.arrivals import Arrivals
+from paceline_engine.sim.drafts import Drafts, num_accepted
 from paceline_engine.sim.dual_track import DualTrackScheduler
 from paceline_engine.sim.jitter import Jitter
 from paceline_engine.sim.ledger import Ledger
@@ -59,6 +60,9 @@ class Simulator:
         arrivals: the load.
         policy: how steps are made. `Static` and `Fair` are the engine's own settings.
         jitter: factors on the time of steps; None: a step takes what the cost model says.
+        drafts: proposes drafts where the settings ask for some; None: nobody does.
+        host_ms: of each step's time, what is spent outside of the device.
+        startup_s: seconds of the phases of its start, for the metrics.
         start_s: where simulated time begins.
 
     Attributes:
@@ -76,6 +80,9 @@ class Simulator:
         *,
         policy: Policy = Policy.CONTINUOUS,
         jitter: Jitter | None = None,
+        drafts: Drafts | None = None,
+        host_ms: float = 0.0,
+        startup_s: Mapping[str, float] | None = None,
         start_s: float = 0.0,
     ) -> None:
         if policy is Policy.STATIC:
@@ -88,9 +95,11 @@ class Simulator:
         self.ledger = Ledger()
         self.timeline = Timeline()
         self._recorder = Recorder(in_force, limits)
+        self._recorder.startup(startup_s or {}, {})
         kind = DualTrackScheduler if policy is Policy.DUAL_TRACK else Scheduler
         self._scheduler = kind(in_force, limits, self._recorder)
         self._cost, self._arrivals, self._jitter = cost, arrivals, jitter
+        self._drafts, self._host_ms = drafts, host_ms
         self._plan: StepPlan | None = None
         self._step_end_s = self._step_ms = 0.0
         self._num_retries = 0
@@ -252,8 +261,13 @@ class Simulator:
     def _end_step(self, plan: StepPlan) -> None:
         self._plan = None
         self.now = now = self._step_end_s
+        host_ms = min(self._host_ms, self._step_ms)
         result = StepResult(
-            step_id=plan.step_id, tokens=self._tokens(plan), device_ms=self._step_ms
+            step_id=plan.step_id,
+            tokens=self._tokens(plan),
+            drafts=self._drafts.propose(plan) if self._drafts is not None else None,
+            host_ms=host_ms,
+            device_ms=self._step_ms - host_ms,
         )
         outputs = self._scheduler.apply(result, now)
         self.ledger.tokens(outputs, now)
@@ -267,7 +281,9 @@ class Simulator:
             self._note_point(record)
 
     def _tokens(self, plan: StepPlan) -> Int32:
-        """[rows, 1] what the model says: the constant, and the end where a request stops early."""
+        """[rows, width] what the model says: the constant, and the end where a request stops."""
+        if len(plan.draft_tokens):
+            return self._tokens_behind_drafts(plan)
         same = self._outputs[: len(plan.slots)]
         if not self._num_stopping:
             return same
@@ -276,6 +292,17 @@ class Simulator:
             return same
         tokens = same.copy()
         tokens[stops] = END_TOKEN
+        return tokens
+
+    def _tokens_behind_drafts(self, plan: StepPlan) -> Int32:
+        """[rows, width] accepted drafts and the token behind them, -1 behind those."""
+        counts = num_accepted(plan) + 1
+        places = np.arange(int(counts.max()), dtype=np.int32)
+        is_given = (places < counts[:, None]) & plan.samples[:, None]
+        tokens = np.where(is_given, np.int32(OUTPUT_TOKEN), np.int32(-1))
+        computed = (plan.starts + plan.num_tokens - plan.num_drafts)[:, None] + places
+        stops = self._stop_at[plan.request_ids][:, None] == computed
+        tokens[stops & is_given] = END_TOKEN
         return tokens
 
     def _end(self, number: int) -> None:

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline_engine.core.arrays import Bool, Float64
 from paceline_engine.core.step_features import StepFeatures
-
-Floats = NDArray[np.float64]
 
 TERMS = (
     "step",
@@ -79,7 +77,7 @@ class Fit:
     """
 
     cost: LinearCost
-    ratios: Floats
+    ratios: Float64
     median_error: float
     p90_error: float
     num_steps: int
@@ -123,7 +121,7 @@ def fit(sizes: Sequence[StepFeatures], measured_ms: Sequence[float]) -> Fit:
     )
 
 
-def matrix(sizes: Sequence[StepFeatures]) -> Floats:
+def matrix(sizes: Sequence[StepFeatures]) -> Float64:
     """[steps, terms] float64, in the order of `TERMS`."""
     return np.array(
         [
@@ -142,13 +140,13 @@ def matrix(sizes: Sequence[StepFeatures]) -> Floats:
     )
 
 
-def _relative_nnls(x: Floats, y: Floats, unit: Floats) -> Floats:
+def _relative_nnls(x: Float64, y: Float64, unit: Float64) -> Float64:
     scale = np.maximum(np.abs(x).max(axis=0), 1e-12)  # so that no column drowns another
-    weights: Floats = nnls((x / scale) / unit[:, None], y / unit) / scale
+    weights: Float64 = nnls((x / scale) / unit[:, None], y / unit) / scale
     return weights
 
 
-def nnls(a: Floats, b: Floats) -> Floats:
+def nnls(a: Float64, b: Float64) -> Float64:
     """The x >= 0 with the least |a x - b|.
 
     Source: Lawson and Hanson, Solving Least Squares Problems, chapter 23 (active set).
@@ -168,7 +166,7 @@ def nnls(a: Floats, b: Floats) -> Floats:
     return x
 
 
-def _solve_free(a: Floats, b: Floats, x: Floats, is_free: NDArray[np.bool_]) -> Floats:
+def _solve_free(a: Float64, b: Float64, x: Float64, is_free: Bool) -> Float64:
     """Least squares over the free unknowns; those that would become negative are fixed at 0."""
     while True:
         wanted = np.zeros_like(x)

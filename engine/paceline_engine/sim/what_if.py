@@ -64,14 +64,13 @@ def answer(recording: Recording, changes: Mapping[str, Any], *, seed: int) -> Wh
         BadRecording: it holds too few steps.
         SettingRefused: a value out of bounds, or a setting whose effect cannot be known from it.
     """
-    fitted = fit_of(recording)
     runs = [("as it was", recording.settings)]
-    notes = [_about(fitted)]
-    if changes:
-        settings, more = changed(recording.settings, changes)
-        notes += more
+    notes: list[str] = []
+    if changes:  # before the fit: a wrong name is told whatever the recording holds
+        settings, notes = changed(recording.settings, changes)
         runs.append((_title(changes), settings))
-        notes += _beyond(recording, settings)
+    fitted = fit_of(recording)
+    notes = [_about(fitted), *notes, *_beyond(recording, runs[-1][1])]
     simulators = [replay(recording, settings, fitted, seed=seed) for _, settings in runs]
     rows = [recorded_row(recording)]
     rows += [

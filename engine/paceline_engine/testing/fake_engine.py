@@ -87,7 +87,7 @@ class FakeEngine:
             raise RuntimeError("the device says no")
         self._runner.forward(plan)
 
-    def rest(self) -> bool:
+    def do_spare_work(self) -> bool:
         """Nothing may wait."""
         return False
 

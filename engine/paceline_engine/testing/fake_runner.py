@@ -172,7 +172,7 @@ class FakeRunner:
         self.num_tokens += plan.total_tokens
         self._results.append(result)
 
-    def rest(self) -> bool:
+    def do_spare_work(self) -> bool:
         """Nothing may wait."""
         return False
 

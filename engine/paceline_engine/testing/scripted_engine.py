@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason, Refusal, Request
@@ -46,7 +47,7 @@ class ScriptedEngine:
     """
 
     def __init__(self, model_dir: Path, play: Play, *, max_model_len: int = 512) -> None:
-        self.startup = Startup(phase="Ready", progress=1.0)
+        self.startup = Startup(phase=StartupPhase.READY, progress=1.0)
         self.info: EngineInfo | None = EngineInfo(
             model="tiny",
             model_dir=str(model_dir),

@@ -9,9 +9,10 @@ from enum import StrEnum
 from typing import Any
 
 from paceline_crds import crd
+from paceline_crds.phases import StartupPhase
 from paceline_crds.status import ConditionStatus, ConditionType
 from paceline_operator.decide.actions import Event
-from paceline_operator.decide.failures import Failure
+from paceline_operator.decide.failures import Failure, FailureReason
 from paceline_operator.decide.rollout import Stage
 from paceline_operator.decide.settings_push import Agreement
 from paceline_operator.resources import objects
@@ -275,18 +276,22 @@ def _config_valid(facts: Facts) -> Verdict:
     )
 
 
-_FETCHED = frozenset({"Loading", "Measuring", "Planning", "Ready"})
+_NOT_FETCHED = frozenset({FailureReason.DOWNLOAD_FAILED, FailureReason.AUTH_FAILED})
+_FETCHING = frozenset({StartupPhase.FETCHING, StartupPhase.CONVERTING})
+_FETCHED = frozenset(
+    {StartupPhase.LOADING, StartupPhase.MEASURING, StartupPhase.PLANNING, StartupPhase.READY}
+)
 
 
 def _model_cached(facts: Facts) -> Verdict:
     def verdict(status: ConditionStatus, reason: str, message: str) -> Verdict:
         return Verdict(type=C.MODEL_CACHED, status=status, reason=reason, message=message)
 
-    if facts.failure and facts.failure.reason in {"DownloadFailed", "AuthFailed"}:
+    if facts.failure and facts.failure.reason in _NOT_FETCHED:
         return verdict(FALSE, facts.failure.reason, facts.failure.message)
     if facts.model_phase in _FETCHED:
         return verdict(TRUE, Reason.CACHED, "the model's files are there")
-    if facts.model_phase == "Fetching":
+    if facts.model_phase in _FETCHING:
         return verdict(FALSE, Reason.FETCHING, "the model's files are on their way")
     return verdict(UNKNOWN, Reason.NOT_STARTED, "no pod has come so far")
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from paceline_crds.phases import StartupPhase
 from paceline_crds.spec_pods import GPU_RESOURCE
 from paceline_operator.decide.observed import EngineReading, Object, PodEvent, WriteFailure
 from paceline_operator.resources import objects
@@ -198,7 +199,7 @@ def _ended(ended: Object) -> Failure:
 
 
 def _said(reading: EngineReading | None) -> Failure | None:
-    if reading is None or not reading.is_reachable or reading.phase != "Failed":
+    if reading is None or not reading.is_reachable or reading.phase != StartupPhase.FAILED:
         return None
     known = next((item for item in FailureReason if item == reading.reason), None)
     return Failure(reason=known or FailureReason.ENGINE_CRASHED, message=_cut(reading.message))

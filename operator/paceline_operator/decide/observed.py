@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline_crds.phases import DrainPhase
 from paceline_operator.decide.tuning.signals import Sample
 
 Object = Mapping[str, Any]
@@ -37,9 +38,8 @@ class EngineReading:
         is_ready, is_live, reason, message: `GET /v1/paceline/status`; message is also why the port
             could not be reached.
         model: served name, as the engine says it.
-        phase, progress: of the start: Spawning, Importing, Fetching, Loading, Measuring, Planning,
-            Ready, Failed.
-        drain_phase: Serving, Propagating, Draining, Drained.
+        phase, progress: of the start; a StartupPhase, unless the engine is of another release.
+        drain_phase: a DrainPhase, likewise.
         revision, generation: of the settings; None until they are known.
         settings: camelCase name -> JSON value, `GET /v1/paceline/settings`; empty until known.
         num_requests: requests in the engine (`GET /v1/paceline/requests`), None if not asked.
@@ -57,7 +57,7 @@ class EngineReading:
     model: str = ""
     phase: str = ""
     progress: float = 0.0
-    drain_phase: str = "Serving"
+    drain_phase: str = DrainPhase.SERVING
     revision: int | None = None
     generation: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)

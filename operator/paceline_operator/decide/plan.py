@@ -10,7 +10,7 @@ serving does not need.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline_crds.spec import LLMDeploymentSpec
@@ -56,15 +56,19 @@ def plan(observed: Observed, now: float) -> Plan:
     maps = _maps(mine)
     if not isinstance(result, Parsed):
         wanted = case.of_refused(result, deployments, maps, document)
-        return _Round(observed, now, wanted, mine, views, maps).plan()
+        refused = _Round(observed, now, wanted, mine, views, maps)
+        return refused.plan(refused.push())
     wanted = case.of_parsed(result, deployments, _readings(views), observed)
     known = _Round(observed, now, wanted, mine, views, maps)
-    turned = tuned.turn(observed, result, wanted, views, known.push(), now)
+    push = known.push()
+    turned = tuned.turn(observed, result, wanted, views, push, now)
     if turned.is_moved:
         result = parse.parse(_with_tuning(document, turned.status))
         assert isinstance(result, Parsed)
         wanted = case.of_parsed(result, deployments, _readings(views), observed)
-    return _Round(observed, now, wanted, mine, views, maps, turned).plan()
+        known = _Round(observed, now, wanted, mine, views, maps)
+        push = known.push()
+    return replace(known, turned=turned).plan(push)
 
 
 def _with_tuning(document: Object, tuning: Mapping[str, Any]) -> Object:
@@ -84,8 +88,12 @@ class _Round:
     maps: Mapping[str, Recorded]
     turned: Tuned | None = None
 
-    def plan(self) -> Plan:
-        """Decide, then put the writes in order."""
+    def plan(self, push: Push | None) -> Plan:
+        """Decide, then put the writes in order.
+
+        Args:
+            push: what `push()` says; it is asked for before the tuner's turn already.
+        """
         groups = self._groups()
         wish = Wish(
             hash=self.case.hash,
@@ -95,7 +103,6 @@ class _Round:
             can_drain=self.case.values is not None,
         )
         rolled = rollout.decide(wish, groups, self.now)
-        push = self.push()
         writes = Writes(self.observed, self.children, [])
         acts: list[Action] = []
         if not self.children.foreign:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from paceline_crds.phases import DrainPhase
 from paceline_crds.spec_pods import GPU_RESOURCE
 from paceline_operator.decide import failures
 from paceline_operator.decide.failures import Failure
@@ -46,8 +47,9 @@ class PodView:
 
     @property
     def drain_phase(self) -> str:
-        """As its engine says it; Serving if it says nothing."""
-        return self.reading.drain_phase if self.reading and self.reading.is_reachable else "Serving"
+        """As its engine says it; SERVING if it says nothing."""
+        is_told = self.reading is not None and self.reading.is_reachable
+        return self.reading.drain_phase if self.reading and is_told else DrainPhase.SERVING
 
     @property
     def num_requests(self) -> int | None:
@@ -57,7 +59,7 @@ class PodView:
     @property
     def has_begun_to_drain(self) -> bool:
         """Drain is one-way."""
-        return self.draining_since is not None or self.drain_phase != "Serving"
+        return self.draining_since is not None or self.drain_phase != DrainPhase.SERVING
 
 
 def views(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline_crds.knob import ChangeClass
+from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import border_name, knobs
 from paceline_crds.source import Source
 from paceline_crds.spec import value_at
@@ -22,7 +23,6 @@ from paceline_operator.decide.tuned import Tuned
 from paceline_operator.render import inputs, names, network
 from paceline_operator.resources import objects
 
-_PHASES = ("Spawning", "Importing", "Fetching", "Loading", "Measuring", "Planning", "Ready")
 _PATIENT = frozenset({Stage.COMPLETE, Stage.WAITING_FOR_IDLE, Stage.DRAINING})
 """Stages whose length is bounded by time-outs of their own."""
 _ENOUGH_TRIES = 2
@@ -248,7 +248,7 @@ def _live(entries: list[Any]) -> list[Any]:
 
 
 def _furthest(pods: tuple[PodView, ...]) -> str:
-    """How far the start of the first pod is."""
+    """The phase of the pod whose start is furthest; empty if nobody tells."""
     seen = [pod.reading.phase for pod in pods if pod.reading and pod.reading.is_reachable]
-    known = [phase for phase in _PHASES if phase in seen]
+    known = [phase for phase in StartupPhase if phase in seen and phase is not StartupPhase.FAILED]
     return known[-1] if known else ""

@@ -6,6 +6,7 @@ The mark also makes the pod the first that its ReplicaSet deletes when the count
 
 from dataclasses import dataclass
 
+from paceline_crds.phases import DrainPhase
 from paceline_operator.decide.actions import Action, AnnotatePod, DeletePod, DrainPod
 from paceline_operator.decide.pod_view import PodView
 from paceline_operator.render import names
@@ -78,7 +79,7 @@ def stay(pod: PodView, waits: Waits, now: float) -> Leave:
 
 
 def _go_on_draining(pod: PodView, waits: Waits, now: float) -> Leave:
-    if pod.drain_phase == "Drained":
+    if pod.drain_phase == DrainPhase.DRAINED:
         return Leave(is_done=True)
     since = pod.draining_since
     if since is None:
@@ -88,7 +89,7 @@ def _go_on_draining(pod: PodView, waits: Waits, now: float) -> Leave:
     if left_s <= 0:
         return Leave(is_done=True)
     again: tuple[Action, ...] = ()
-    if pod.is_reachable and pod.drain_phase == "Serving":
+    if pod.is_reachable and pod.drain_phase == DrainPhase.SERVING:
         again = (DrainPod(pod=pod.name, pod_uid=pod.uid, propagation_s=waits.propagation_s),)
     return Leave(actions=again, requeue_after_s=min(_POLL_S, left_s))
 

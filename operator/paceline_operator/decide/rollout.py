@@ -50,7 +50,6 @@ class Wish:
 
     Attributes:
         can_drain: engines have a drain (runtime Paceline).
-        may_grow: False while the wanted template cannot run anyway.
     """
 
     hash: str

@@ -159,8 +159,13 @@ def _look_again(state: State, seen: Observation, now: float) -> float | None:
 
 
 def _event(note: Note, name: str) -> Event:
+    asks = ""
+    if note.asks_for:
+        asks = (
+            f"; to apply it: kubectl annotate --overwrite llmdep {name} {APPROVE}={note.asks_for}"
+        )
     return Event(
         type="Warning" if note.is_bad else "Normal",
         reason=note.reason,
-        message=note.message.replace("llmdep NAME", f"llmdep {name}"),
+        message=note.message + asks,
     )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline_operator.decide.observed import CHILD_KINDS
+from paceline_operator.decide.tuning.state import Phase
 from paceline_operator.render import names
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
@@ -17,6 +18,7 @@ from paceline_operator.shell.cluster import Listing
 Object = Mapping[str, Any]
 Key = tuple[str, str]
 """Namespace and name of an LLMDeployment."""
+_CHANGING = frozenset(phase.value for phase in Phase if phase is not Phase.PROPOSED)
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -32,6 +34,7 @@ class Cache:
         self._families: dict[str, dict[Key, dict[str, Object]]] = {
             kind.name: {} for kind in kinds.WATCHED
         }
+        self._changing: set[Key] = set()
 
     def deployment(self, key: Key) -> Object | None:
         """One LLMDeployment."""
@@ -40,6 +43,14 @@ class Cache:
     def deployments(self) -> tuple[Key, ...]:
         """Every LLMDeployment."""
         return tuple(self._objects[kinds.LLM_DEPLOYMENT.name])
+
+    def num_changing(self, besides: Key) -> int:
+        """Other LLMDeployments with a tuner's change in flight, by their status.
+
+        Every look asks this, so it is kept: to count it would be work that grows with the square
+        of the number of deployments.
+        """
+        return len(self._changing) - (besides in self._changing)
 
     def family(self, kind: str, key: Key) -> tuple[Object, ...]:
         """Objects of a kind whose label names an LLMDeployment."""
@@ -67,6 +78,9 @@ class Cache:
             self._leave_family(kind, known)
         slim = self._slim(kind, item)
         self._objects[kind][place] = slim
+        if kind == kinds.LLM_DEPLOYMENT.name:
+            is_changing = objects.text(slim, "status", "tuning", "state") in _CHANGING
+            (self._changing.add if is_changing else self._changing.discard)(place)
         if (key := family_key(kind, slim)) is not None:
             self._families[kind].setdefault(key, {})[place[1]] = slim
         return True
@@ -124,6 +138,8 @@ class Cache:
         known = self._objects[kind].pop(place, None)
         if known is None:
             return False
+        if kind == kinds.LLM_DEPLOYMENT.name:
+            self._changing.discard(place)
         self._leave_family(kind, known)
         return True
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from paceline_crds import routes
+from paceline_crds.phases import DrainPhase, StartupPhase
 from paceline_operator.decide.observed import EngineReading
 from paceline_operator.render.names import ADMIN_PORT, HTTP_PORT
 from paceline_operator.resources import objects
@@ -85,7 +86,7 @@ class Engines:
             model=objects.text(status, "model"),
             phase=objects.text(status, "phase"),
             progress=_number(status.get("progress")),
-            drain_phase=objects.text(status, "drain", "phase") or "Serving",
+            drain_phase=objects.text(status, "drain", "phase") or DrainPhase.SERVING,
             revision=_whole(settings.get("revision")),
             generation=_whole(settings.get("generation")),
             settings=objects.mapping(settings, "settings"),
@@ -109,7 +110,7 @@ class Engines:
             is_ready=bool(models),
             is_live=True,
             model=models[0] if models else "",
-            phase="Ready" if models else "Loading",
+            phase=StartupPhase.READY if models else StartupPhase.LOADING,
         )
 
     async def patch_settings(

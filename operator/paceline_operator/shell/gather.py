@@ -17,7 +17,6 @@ from paceline_operator.decide.observed import (
 )
 from paceline_operator.decide.tuning import asking
 from paceline_operator.decide.tuning.asking import Question
-from paceline_operator.decide.tuning.state import Phase
 from paceline_operator.render import names
 from paceline_operator.resources import objects
 from paceline_operator.resources.parse import DEFAULT_INSTANCE, INSTANCE_LABEL
@@ -35,7 +34,6 @@ STARTING_S = 5.0
 MOUNTING_S = 10.0
 """A pod without a container after so long is looked up in the cluster's warnings."""
 _MAX_AT_ONCE = 32
-_CHANGING = frozenset(phase.value for phase in Phase if phase is not Phase.PROPOSED)
 
 
 class EngineClient(Protocol):
@@ -126,7 +124,7 @@ class Gatherer:
             rewrites=memory.rewrites(now),
             events=events,
             measured=await self._measured(deployment, pods, now),
-            num_changing=self._num_changing(key),
+            num_changing=self.cache.num_changing(key),
         )
         return Gathered(observed=observed, tokens=tokens, look_again_s=_look_again(pods))
 
@@ -134,14 +132,6 @@ class Gatherer:
         if self.prometheus is None:
             return Measured()
         return await self.prometheus.measure(asking.questions(deployment, pods, now))
-
-    def _num_changing(self, key: Key) -> int:
-        """Other deployments with a tuner's change in flight, by their status."""
-        others = (other for other in self.cache.deployments() if other != key)
-        return sum(
-            objects.text(self.cache.deployment(other), "status", "tuning", "state") in _CHANGING
-            for other in others
-        )
 
     async def _readings(
         self, pods: tuple[Object, ...], tokens: tuple[str, ...], *, with_requests: bool

@@ -5,6 +5,7 @@ from typing import Any
 
 from paceline_crds import objective
 from paceline_crds.knob import ChangeClass
+from paceline_crds.phases import DrainPhase, StartupPhase
 from paceline_crds.settings import EngineSettings, border_name, knobs
 from paceline_operator.decide.observed import EngineReading
 from paceline_operator.testing.store import Refused
@@ -24,7 +25,7 @@ class Engine:
     ready_at: float
     revision: int = 0
     generation: int = 0
-    drain_phase: str = "Serving"
+    drain_phase: DrainPhase = DrainPhase.SERVING
     refuse_at: float = 0.0
     num_requests: int = 0
     failure: tuple[str, str] | None = None
@@ -33,7 +34,7 @@ class Engine:
 
     def is_ready(self, now: float) -> bool:
         """Whether its readiness probe succeeds."""
-        return self.is_loaded(now) and self.drain_phase == "Serving"
+        return self.is_loaded(now) and self.drain_phase == DrainPhase.SERVING
 
     def is_loaded(self, now: float) -> bool:
         """Whether the model is loaded."""
@@ -60,18 +61,18 @@ class Engine:
 
     def drain(self, propagation_s: float, now: float) -> None:
         """Begin a drain; a second one changes nothing."""
-        if self.drain_phase == "Serving":
-            self.drain_phase = "Propagating"
+        if self.drain_phase == DrainPhase.SERVING:
+            self.drain_phase = DrainPhase.PROPAGATING
             self.refuse_at = now + propagation_s
 
     def advance(self, now: float) -> None:
         """Move the drain on."""
-        if self.drain_phase == "Propagating" and now >= self.refuse_at:
-            self.drain_phase = "Draining"
-        if self.drain_phase == "Draining":
+        if self.drain_phase == DrainPhase.PROPAGATING and now >= self.refuse_at:
+            self.drain_phase = DrainPhase.DRAINING
+        if self.drain_phase == DrainPhase.DRAINING:
             self.num_requests = max(0, self.num_requests - 1)
             if self.num_requests == 0:
-                self.drain_phase = "Drained"
+                self.drain_phase = DrainPhase.DRAINED
 
     def reading(self, pod_uid: str, now: float) -> EngineReading:
         """What its admin port says."""
@@ -83,7 +84,7 @@ class Engine:
                 read_at=now,
                 is_reachable=True,
                 is_live=True,
-                phase="Loading",
+                phase=StartupPhase.LOADING,
                 model=self.model,
             )
         return EngineReading(
@@ -93,7 +94,7 @@ class Engine:
             is_ready=self.is_ready(now),
             is_live=True,
             model=self.model,
-            phase="Ready",
+            phase=StartupPhase.READY,
             drain_phase=self.drain_phase,
             revision=self.revision,
             generation=self.generation,

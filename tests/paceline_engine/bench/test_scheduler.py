@@ -8,9 +8,10 @@ from paceline_engine.bench import scheduler
 
 
 @pytest.mark.slow
-def test_each_row_says_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    assert scheduler.main(["--json", "--running", "8"]) == 0
-    steady, one, tenth = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+def test_each_row_says_what_was_measured() -> None:
+    lines: list[str] = []
+    scheduler.show(lines.append, [8], as_json=True)
+    steady, one, tenth = (json.loads(line) for line in lines)
     assert (steady["running"], steady["churn"], one["churn"]) == (8, False, True)
     assert (steady["changed"], one["changed"], tenth["changed"]) == (0, 1, 1)
     assert steady["us_per_step"] > 0
@@ -42,11 +43,10 @@ def test_the_table_has_the_published_figures_of_vllm_beside_ours() -> None:
 
 
 @pytest.mark.slow
-def test_below_the_table_stands_where_the_figures_of_vllm_are_from(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert scheduler.main(["--running", "4"]) == 0
-    head, *rows, source = capsys.readouterr().out.splitlines()
+def test_below_the_table_stands_where_the_figures_of_vllm_are_from() -> None:
+    lines: list[str] = []
+    scheduler.show(lines.append, [4], as_json=False)
+    head, *rows, source = lines
     assert head == scheduler.HEAD
     assert [row.split()[0] for row in rows] == ["4", "4", "4"]
     assert source.startswith("* ")

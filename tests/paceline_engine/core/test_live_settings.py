@@ -74,6 +74,12 @@ def test_what_needs_a_restart_is_a_conflict_that_names_field_and_class(changes):
     assert "restart" in str(error)
 
 
+def test_drafts_that_nobody_would_propose_are_a_conflict():
+    error = refusal(book(boot_max_speculative_num_tokens=4), {"speculativeNumTokens": 2})
+    assert (error.status, error.field) == (409, "speculativeNumTokens")
+    assert "got 2 with method None" in str(error)
+
+
 def test_a_value_above_the_boot_maximum_is_a_conflict():
     error = refusal(book(max_num_seqs=100), {"maxNumSeqs": 201})
     assert (error.status, error.field) == (409, "maxNumSeqs")

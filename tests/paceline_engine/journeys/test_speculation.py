@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline_crds import metrics
-from paceline_engine.testing.prompts import varied_prompts
+from paceline_engine.bench.prompts import varied_prompts
 from paceline_engine.testing.server_process import ServerProcess, server_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

@@ -12,9 +12,10 @@ from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.families import load_config
 from paceline_engine.run.decode_graphs import DecodeGraphs, GraphLimits, graph_sizes
 from paceline_engine.run.kv_cache import allocate_kv_cache
+from paceline_engine.run.offline import OfflineEngine
 from paceline_engine.run.runner import Runner
 from paceline_engine.testing.fake_device import FakeDevice
-from paceline_engine.testing.session import Session, load_runner
+from paceline_engine.testing.runners import load_runner
 from paceline_engine.testing.tiny_model import TinyModel
 from paceline_kernels.decoder import DecoderBatch
 
@@ -174,7 +175,7 @@ def test_tokens_are_those_of_the_plain_path(folder: Path, kv_cache_dtype: str) -
     runner = on_device(folder, device, kv_cache_dtype=kv_cache_dtype)
     assert runner.kernels["attention"] == "torch"
     plain = load_runner(folder, block_size=8, kv_cache_dtype=kv_cache_dtype)
-    sessions = [Session(runner), Session(plain)]
+    sessions = [OfflineEngine(runner), OfflineEngine(plain)]
     for session in sessions:
         for prompt in PROMPTS:
             session.submit(prompt, max_tokens=20, ignore_eos=True)
@@ -189,28 +190,28 @@ def test_graphs_are_captured_at_the_start_and_when_idle_alone(folder: Path) -> N
     device = FakeDevice()
     runner = on_device(folder, device)
     at_start = device.num_captures
-    session = Session(runner)
+    session = OfflineEngine(runner)
     session.submit(PROMPTS[0], max_tokens=10, ignore_eos=True)
     while session.step():
         pass
     assert device.num_captures == at_start
     rests = 1
-    while runner.rest():
+    while runner.do_spare_work():
         rests += 1
     assert device.num_captures == at_start + rests
     assert rests == len(graph_sizes(runner.limits.max_slots)) - 1
-    assert not runner.rest()
+    assert not runner.do_spare_work()
 
 
 def test_a_capture_in_the_middle_of_a_step_is_refused(folder: Path) -> None:
     runner = on_device(folder, FakeDevice())
-    session = Session(runner)
+    session = OfflineEngine(runner)
     session.submit(PROMPTS[0], max_tokens=2)
     plan = session.scheduler.plan(0.0)
     assert plan is not None
     runner.forward(plan)
     with pytest.raises(RuntimeError, match="between"):
-        runner.rest()
+        runner.do_spare_work()
 
 
 def test_a_share_of_the_device_becomes_blocks(folder: Path) -> None:

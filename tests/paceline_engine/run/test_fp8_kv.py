@@ -10,9 +10,10 @@ from safetensors.numpy import load_file, save_file
 
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.run.fp8_kv import HEADROOM, scales_of
+from paceline_engine.run.offline import OfflineEngine
 from paceline_engine.run.runner import Runner
 from paceline_engine.run.single_row import SingleRow
-from paceline_engine.testing.session import Session, load_runner
+from paceline_engine.testing.runners import load_runner
 from paceline_engine.testing.tiny_model import TinyModel
 from paceline_kernels.paged_kv import FP8
 
@@ -82,10 +83,10 @@ def test_the_divergence_is_measured_logged_and_small(
 def test_greedy_tokens_do_not_depend_on_the_schedule(runner: Runner, budget: int) -> None:
     alone = {}
     for number, prompt in enumerate(PROMPTS):
-        session = Session(runner, prefix_caching=False)
+        session = OfflineEngine(runner, prefix_caching=False)
         session.submit(prompt, number, max_tokens=24, ignore_eos=True)
         alone |= session.run()
-    crowd = Session(runner, max_num_batched_tokens=budget)
+    crowd = OfflineEngine(runner, max_num_batched_tokens=budget)
     for prompt in PROMPTS:
         crowd.submit(prompt, max_tokens=24, ignore_eos=True)
     assert crowd.run() == alone

@@ -9,9 +9,10 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from paceline_engine.core.errors import StartFailed
+from paceline_engine.run.offline import OfflineEngine
 from paceline_engine.run.runner import Runner
 from paceline_engine.testing.oracle import Oracle
-from paceline_engine.testing.session import Session, load_runner
+from paceline_engine.testing.runners import load_runner
 from paceline_engine.testing.tiny_model import TinyModel
 
 FAMILIES = {
@@ -29,7 +30,7 @@ def prompts(lengths: tuple[int, ...] = (1, 5, 16, 33, 70, 120), seed: int = 0) -
 
 
 def run_all(runner: Runner, **settings: object) -> list[list[int]]:
-    session = Session(runner, **settings)
+    session = OfflineEngine(runner, **settings)
     for prompt in prompts():
         session.submit(prompt, max_tokens=MAX_TOKENS)
     return list(session.run().values())
@@ -53,7 +54,7 @@ def test_greedy_tokens_are_those_of_transformers(
     expected = [oracle.greedy(prompt, MAX_TOKENS) for prompt in prompts()]
     runner = load_runner(folder(family))
     for prompt, tokens in zip(prompts(), expected, strict=True):
-        session = Session(runner)
+        session = OfflineEngine(runner)
         session.submit(prompt, max_tokens=MAX_TOKENS)
         assert session.run()[0] == tokens
     for budget in (16, 64, 2048):
@@ -79,7 +80,7 @@ def test_bfloat16_nearly_always_chooses_float32s_next_token(
     for row in rows:
         choices = []
         for runner in (exact, rounded):
-            session = Session(runner, prefix_caching=False)
+            session = OfflineEngine(runner, prefix_caching=False)
             number = session.submit(row, max_tokens=1, prompt_logprobs=1)
             session.run()
             entries = session.prompt_logprobs[number]
@@ -98,7 +99,7 @@ def llama(folder: Callable[[str], Path]) -> Runner:
 def alone(llama: Runner) -> list[list[int]]:
     outputs = []
     for prompt in prompts():
-        session = Session(llama, prefix_caching=False)
+        session = OfflineEngine(llama, prefix_caching=False)
         session.submit(prompt, max_tokens=MAX_TOKENS)
         outputs.append(session.run()[0])
     return outputs
@@ -109,7 +110,7 @@ def test_preemption_in_a_small_pool_changes_no_token(
     folder: Callable[[str], Path], alone: list[list[int]]
 ) -> None:
     runner = load_runner(folder("llama"), num_kv_blocks=11)
-    session = Session(runner, prefix_caching=False)
+    session = OfflineEngine(runner, prefix_caching=False)
     for prompt in prompts():
         session.submit(prompt, max_tokens=100)
     outputs = list(session.run().values())
@@ -119,7 +120,7 @@ def test_preemption_in_a_small_pool_changes_no_token(
 
 @pytest.mark.slow
 def test_a_prefix_hit_changes_no_token(llama: Runner, alone: list[list[int]]) -> None:
-    session = Session(llama)
+    session = OfflineEngine(llama)
     for _ in range(2):
         for prompt in prompts():
             session.submit(prompt, max_tokens=MAX_TOKENS)
@@ -130,7 +131,7 @@ def test_a_prefix_hit_changes_no_token(llama: Runner, alone: list[list[int]]) ->
 
 @pytest.mark.slow
 def test_late_arrivals_change_no_token(llama: Runner, alone: list[list[int]]) -> None:
-    session = Session(llama, max_num_batched_tokens=48, prefix_caching=False)
+    session = OfflineEngine(llama, max_num_batched_tokens=48, prefix_caching=False)
     for prompt in prompts():
         session.submit(prompt, max_tokens=MAX_TOKENS)
         session.step()
@@ -143,7 +144,7 @@ def test_seeded_tokens_do_not_depend_on_company_chunks_or_preemption(
     folder: Callable[[str], Path], llama: Runner
 ) -> None:
     def seeded(runner: Runner, **settings: object) -> list[list[int]]:
-        session = Session(runner, **settings)
+        session = OfflineEngine(runner, **settings)
         for index, prompt in enumerate(prompts()):
             session.submit(
                 prompt, max_tokens=MAX_TOKENS, temperature=0.8, top_p=0.95, seed=index, min_p=0.01
@@ -154,7 +155,7 @@ def test_seeded_tokens_do_not_depend_on_company_chunks_or_preemption(
     assert seeded(llama, max_num_batched_tokens=16) == whole
     assert seeded(load_runner(folder("llama"), num_kv_blocks=11)) == whole
     for index, prompt in enumerate(prompts()):
-        session = Session(llama)
+        session = OfflineEngine(llama)
         session.submit(
             prompt, max_tokens=MAX_TOKENS, temperature=0.8, top_p=0.95, seed=index, min_p=0.01
         )
@@ -164,7 +165,7 @@ def test_seeded_tokens_do_not_depend_on_company_chunks_or_preemption(
 @pytest.mark.slow
 def test_logprobs_are_those_of_transformers(folder: Callable[[str], Path], llama: Runner) -> None:
     prompt = prompts()[4]
-    session = Session(llama, max_num_batched_tokens=16, prefix_caching=False)
+    session = OfflineEngine(llama, max_num_batched_tokens=16, prefix_caching=False)
     session.submit(prompt, max_tokens=6, logprobs=3, prompt_logprobs=2)
     output = session.run()[0]
     expected = torch.log_softmax(Oracle(folder("llama")).logits(prompt + output), -1)
@@ -184,7 +185,7 @@ def test_prompt_logprobs_come_once_each_through_preemption_and_cache(
     folder: Callable[[str], Path],
 ) -> None:
     runner = load_runner(folder("llama"), num_kv_blocks=11)
-    session = Session(runner, max_num_batched_tokens=24)
+    session = OfflineEngine(runner, max_num_batched_tokens=24)
     for prompt in prompts():
         session.submit(prompt, max_tokens=MAX_TOKENS, prompt_logprobs=1)
     session.run()
@@ -194,7 +195,7 @@ def test_prompt_logprobs_come_once_each_through_preemption_and_cache(
 
 
 def test_only_the_prompt_is_computed_for_max_tokens_zero(llama: Runner) -> None:
-    session = Session(llama)
+    session = OfflineEngine(llama)
     session.submit(prompts()[2], max_tokens=0, prompt_logprobs=1)
     assert session.run() == {0: []}
     assert len(session.prompt_logprobs[0]) == 15
@@ -206,7 +207,7 @@ def test_nan_of_one_request_ends_it_alone_and_leaves_nothing_behind(tmp_path: Pa
     weights["model.embed_tokens.weight"][7] = np.nan
     save_file(weights, folder / "model.safetensors")
     runner = load_runner(folder, num_kv_blocks=4)
-    session = Session(runner, prefix_caching=False)
+    session = OfflineEngine(runner, prefix_caching=False)
     session.submit([3, 4, 5], max_tokens=3)
     session.submit([3, *[7] * 30], max_tokens=3)
     session.run()
@@ -243,7 +244,7 @@ def test_a_shape_that_the_fast_kernels_do_not_take_runs_and_says_why(tmp_path: P
     runner = load_runner(model.write(tmp_path))
     assert runner.kernels["attention"] == "torch"
     assert "head_dim 12" in runner.kernels["reason"]
-    session = Session(runner)
+    session = OfflineEngine(runner)
     session.submit(prompts()[3], max_tokens=4)
     assert len(session.run()[0]) == 4
 
@@ -251,6 +252,6 @@ def test_a_shape_that_the_fast_kernels_do_not_take_runs_and_says_why(tmp_path: P
 def test_the_longest_request_is_capped_to_what_the_cache_holds(tmp_path: Path) -> None:
     runner = load_runner(TinyModel().write(tmp_path), num_kv_blocks=5)
     assert runner.limits.max_model_len == 64
-    session = Session(runner)
+    session = OfflineEngine(runner)
     session.submit(prompts()[3], max_tokens=1000, ignore_eos=True)
     assert len(session.run()[0]) == 64 - 33

@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 
 from paceline_crds import metrics
+from paceline_engine.run.offline import OfflineEngine
 from paceline_engine.run.runner import Runner
-from paceline_engine.testing.session import Session, load_runner
+from paceline_engine.testing.runners import load_runner
 from paceline_engine.testing.tiny_model import TinyModel
 
 DRAFTS = {
@@ -55,8 +56,10 @@ def runner(request: pytest.FixtureRequest, folder: Path) -> Runner:
     return load_runner(folder, **DRAFTS, speculative_method=request.param, max_num_seqs=64)
 
 
-def run(runner: Runner, num_drafts: int, *, admits_all: bool = False, **settings: Any) -> Session:
-    session = Session(runner, speculative_num_tokens=num_drafts, **settings)
+def run(
+    runner: Runner, num_drafts: int, *, admits_all: bool = False, **settings: Any
+) -> OfflineEngine:
+    session = OfflineEngine(runner, speculative_num_tokens=num_drafts, **settings)
     for _ in range(500 * admits_all):  # it believes that outputs are short
         session.expected.observe(0, 1000)
     for prompt, kind in zip(prompts(), KINDS, strict=True):
@@ -66,14 +69,14 @@ def run(runner: Runner, num_drafts: int, *, admits_all: bool = False, **settings
 
 
 @pytest.fixture(scope="module")
-def plain(runner: Runner) -> Session:
+def plain(runner: Runner) -> OfflineEngine:
     return run(runner, 0)
 
 
 @pytest.mark.parametrize("num_drafts", [1, 3, 6])
 @pytest.mark.parametrize("budget", [24, 2048])
 def test_every_kind_of_request_gets_the_tokens_it_gets_without_drafts(
-    runner: Runner, plain: Session, num_drafts: int, budget: int
+    runner: Runner, plain: OfflineEngine, num_drafts: int, budget: int
 ) -> None:
     session = run(runner, num_drafts, max_num_batched_tokens=budget)
     assert session.outputs == plain.outputs
@@ -82,7 +85,7 @@ def test_every_kind_of_request_gets_the_tokens_it_gets_without_drafts(
 
 
 def test_log_probabilities_of_accepted_drafts_are_the_models_own(
-    runner: Runner, plain: Session
+    runner: Runner, plain: OfflineEngine
 ) -> None:
     session = run(runner, 4)
     for number, kind in enumerate(KINDS):
@@ -98,19 +101,19 @@ def test_log_probabilities_of_accepted_drafts_are_the_models_own(
 
 
 def test_an_end_inside_an_accepted_run_ends_the_request_there(
-    runner: Runner, plain: Session
+    runner: Runner, plain: OfflineEngine
 ) -> None:
     outputs = plain.outputs[0]
     stop = next(token for at, token in enumerate(outputs) if at > 20 and token not in outputs[:at])
-    session = Session(runner, speculative_num_tokens=6)
+    session = OfflineEngine(runner, speculative_num_tokens=6)
     session.submit(prompts()[0], max_tokens=MAX_TOKENS, stop_token_ids=(stop,))
     session.run()
     assert session.outputs[0] == outputs[: outputs.index(stop) + 1]
     assert session.finished[0].stop_token_id == stop
 
 
-def test_a_request_may_decline_drafts(runner: Runner, plain: Session) -> None:
-    session = Session(runner, speculative_num_tokens=6)
+def test_a_request_may_decline_drafts(runner: Runner, plain: OfflineEngine) -> None:
+    session = OfflineEngine(runner, speculative_num_tokens=6)
     session.submit(prompts()[0], max_tokens=MAX_TOKENS, speculates=False)
     session.run()
     assert session.outputs[0] == plain.outputs[0]
@@ -118,7 +121,7 @@ def test_a_request_may_decline_drafts(runner: Runner, plain: Session) -> None:
 
 
 @pytest.mark.slow
-def test_preemption_and_prefix_hits_change_nothing(folder: Path, plain: Session) -> None:
+def test_preemption_and_prefix_hits_change_nothing(folder: Path, plain: OfflineEngine) -> None:
     session = run(
         load_runner(folder, **DRAFTS, speculative_method="Suffix", num_kv_blocks=24),
         6,
@@ -134,7 +137,7 @@ def test_preemption_and_prefix_hits_change_nothing(folder: Path, plain: Session)
 def test_sampled_texts_come_as_often_as_the_model_says(runner: Runner, num_drafts: int) -> None:
     """Chi-square over all texts of three tokens, each one of two: eight texts."""
     prompt, count = [5, 6, 5, 6, 6, 5], 1500
-    session = Session(runner, speculative_num_tokens=num_drafts, queue_max_requests=count)
+    session = OfflineEngine(runner, speculative_num_tokens=num_drafts, queue_max_requests=count)
     for _ in range(count):
         session.submit(prompt, temperature=HOT, allowed_token_ids=(5, 6), max_tokens=3)
     session.run()
@@ -156,7 +159,7 @@ def text_probabilities(runner: Runner, prompt: list[int]) -> dict[tuple[int, ...
         for text, probability in texts.items():
             weights = []
             for token in (5, 6):
-                session = Session(runner)
+                session = OfflineEngine(runner)
                 allowed = {"allowed_token_ids": (token,), "logprobs": 0}
                 session.submit([*prompt, *text], max_tokens=1, **allowed)
                 session.run()

@@ -50,6 +50,7 @@ def short(verdict: Verdict) -> tuple[str, str]:
         ({"num_ready": 1, "failure": BROKEN}, "Degraded", ("True", "OutOfMemory")),
         ({"num_serving": 0}, "Available", ("False", "NoPodReady")),
         ({"model_phase": "Fetching"}, "ModelCached", ("False", "Fetching")),
+        ({"model_phase": "Converting"}, "ModelCached", ("False", "Fetching")),
         ({"model_phase": ""}, "ModelCached", ("Unknown", "NotStarted")),
         ({"agreement": Agreement.PENDING}, "Ready", ("False", "SettingsPending")),
         ({"agreement": Agreement.OVERDUE}, "Ready", ("False", "SettingsNotAgreed")),

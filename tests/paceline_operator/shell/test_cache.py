@@ -123,3 +123,21 @@ def test_any_order_of_the_same_news_ends_in_the_same_state(
         else:
             cache.see(KIND, item)
     assert version(cache) == 6
+
+
+def test_changes_in_flight_elsewhere_are_counted_by_the_newest_status() -> None:
+    def tuned(version: int, state: str, name: str = "demo") -> dict[str, Any]:
+        return deployment(version, name=name) | {"status": {"tuning": {"state": state}}}
+
+    cache, other = Cache("m"), ("models", "other")
+    cache.see(KIND, tuned(1, "Settling"))
+    assert (cache.num_changing(other), cache.num_changing(KEY)) == (1, 0)
+    cache.see(KIND, tuned(2, "Proposed"))
+    assert cache.num_changing(other) == 0
+    cache.see(KIND, tuned(3, "Verifying"))
+    cache.see(KIND, tuned(2, "Proposed"))
+    cache.see(KIND, tuned(4, "Applying", "other"))
+    assert cache.num_changing(("models", "third")) == 2
+    cache.see_gone(KIND, deployment(5))
+    cache.merge(KIND, Listing([], 9))
+    assert cache.num_changing(("models", "third")) == 0

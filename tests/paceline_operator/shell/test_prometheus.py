@@ -1,15 +1,11 @@
 """The tuner's query, answered by a real Prometheus; and one that does not answer."""
 
 import asyncio
-import socket
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from aiohttp import web
 
 from paceline_engine.testing.server_process import server_process
@@ -19,6 +15,7 @@ from paceline_operator.decide.tuning import queries
 from paceline_operator.decide.tuning.asking import Question
 from paceline_operator.decide.tuning.signals import Sample, Signal, Window
 from paceline_operator.shell.prometheus import Prometheus
+from paceline_operator.testing.prometheus import free_address, prometheus
 
 NUM_REQUESTS = 12
 NUM_SCRAPES = 12
@@ -42,36 +39,6 @@ def measured(url: str, *questions: Question) -> Measured:
     return asyncio.run(ask())
 
 
-def free_address() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-@contextmanager
-def prometheus(program: str, page_of: str, folder: Path) -> Iterator[str]:
-    """A Prometheus that scrapes one engine in two jobs: everything is there twice."""
-    address = free_address()
-    labels = {"namespace": "models", "pod": "chat-0"}
-    target = {"targets": [page_of.removeprefix("http://")], "labels": labels}
-    config = {
-        "global": {"scrape_interval": "1s"},
-        "scrape_configs": [
-            {"job_name": name, "static_configs": [target]} for name in ("one", "two")
-        ],
-    }
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = [program, f"--config.file={folder}/prometheus.yaml", "--log.level=warn"]
-    command += [f"--storage.tsdb.path={folder}/data", f"--web.listen-address={address}"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        yield f"http://{address}"
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
 @pytest.mark.slow
 def test_a_real_prometheus_answers_every_signal_and_counts_nothing_twice(
     require_program: Callable[[str], str], tmp_path: Path
@@ -82,7 +49,7 @@ def test_a_real_prometheus_answers_every_signal_and_counts_nothing_twice(
     flags += ["--slo-ttft-ms=2000", "--slo-itl-ms=500", "--slo-e2e-ms=10000"]
     with (
         server_process(str(model), tmp_path, *flags) as engine,
-        prometheus(program, engine.url, tmp_path) as url,
+        prometheus(program, engine.url, tmp_path, {"namespace": "models", "pod": "chat-0"}) as url,
     ):
         wait_for(lambda: bool(ask_pods(url)))
         for number in range(NUM_REQUESTS):

@@ -4,13 +4,10 @@ Source: "Prompt Lookup Decoding", A. Saxena, 2023 (github.com/apoorvumang/prompt
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline_engine.core.arrays import Int32, Int64
 from paceline_engine.core.plan import StepPlan
 from paceline_engine.run.batch import Batch
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 
 
 def lookup(tokens: Int32, min_lookup: int, max_lookup: int, max_drafts: int) -> Int32:

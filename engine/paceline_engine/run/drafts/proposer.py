@@ -2,13 +2,8 @@
 
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from paceline_engine.core.arrays import Int32, Int64
 from paceline_engine.core.plan import StepPlan
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 
 
 class Proposer(Protocol):

@@ -9,14 +9,11 @@ Source: SuffixDecoding, arXiv:2411.04975.
 from collections import deque
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline_engine.core.arrays import Int32, Int64
 from paceline_engine.core.plan import StepPlan
 from paceline_engine.run.batch import Batch
 from paceline_engine.run.drafts.suffix_tree import MAX_MATCH, SuffixTree, Text
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 
 PAST_NODES = 200_000
 """Some 40 MiB; the oldest outputs leave when there are more."""

@@ -10,10 +10,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from paceline_crds import routes
+from paceline_crds.phases import StartupPhase
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.core.live_settings import check_revision, parse_changes
 from paceline_engine.serve import health
-from paceline_engine.serve.admin import flight_recorder
+from paceline_engine.serve.admin import faults, flight_recorder
 from paceline_engine.serve.admin.admin_token import AdminTokens
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
@@ -58,14 +59,18 @@ def _ask_for_token(app: FastAPI, tokens: AdminTokens) -> None:
     ) -> Response:
         if tokens.is_configured:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not token.strip():
+                return _unauthorised(
+                    "an admin token is needed; send it as `Authorization: Bearer TOKEN`"
+                )
             try:
-                is_accepted = scheme.lower() == "bearer" and tokens.accepts(token.strip())
+                is_accepted = tokens.accepts(token.strip())
             except (OSError, ValueError) as unreadable:
                 return _error(503, f"the admin token cannot be checked: {unreadable}")
             if not is_accepted:
-                answer = _error(401, "send the admin token as `Authorization: Bearer TOKEN`")
-                answer.headers["WWW-Authenticate"] = "Bearer"
-                return answer
+                return _unauthorised(
+                    "the admin token is not accepted here; each server has its own, send this one's"
+                )
         return await call_next(request)
 
 
@@ -93,7 +98,7 @@ def _add_status(
             "secondsByPhase": dict(client.startup.seconds_by_phase),
         }
         info = client.info
-        if info is not None and client.startup.phase == "Ready":
+        if info is not None and client.startup.phase == StartupPhase.READY:
             state = await client.settings()
             body |= {"revision": state.revision, "generation": state.generation}
             body |= _loaded(info)
@@ -120,10 +125,11 @@ def _loaded(info: EngineInfo) -> dict[str, Any]:
 def _add_settings(app: FastAPI, client: EngineClient) -> None:
     @app.get(routes.ADMIN_SETTINGS)
     async def get_settings() -> dict[str, Any]:
-        """The settings in force."""
+        """The settings, and what is in force where one is derived from others."""
         state = await client.settings()
         return {
             "settings": state.settings.on_border(),
+            "inForce": {"interTokenTargetMs": state.settings.step_target_ms},
             "generation": state.generation,
             "revision": state.revision,
         }
@@ -209,10 +215,11 @@ def _answer_errors_as_objects(app: FastAPI) -> None:
         return _error(503, str(error))
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        return _error(400, f"{place}: {first['msg']}", place)
+        where = first["loc"]
+        text = faults.sentence(first, request.url.path)
+        return _error(400, text, "body" if where[0] == "body" else str(where[-1]))
 
     @app.exception_handler(Exception)
     async def unforeseen(_: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - logged by the server
@@ -221,6 +228,12 @@ def _answer_errors_as_objects(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> JSONResponse:
         return _error(error.status_code, str(error.detail))
+
+
+def _unauthorised(message: str) -> JSONResponse:
+    answer = _error(401, message)
+    answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
 
 
 def _error(status: int, message: str, param: str | None = None) -> JSONResponse:

@@ -43,7 +43,8 @@ class AdminTokens:
         try:
             self._digests()
         except (OSError, ValueError) as error:
-            raise StartFailed("InvalidSettings", f"admin token file: {error}") from error
+            flag = "--admin-token-file" if self._token_file else "--admin-token-sha256-file"
+            raise StartFailed("InvalidSettings", f"{flag}: {_why(error)}") from error
 
     def accepts(self, token: str) -> bool:
         """Whether this token opens the port; compared in constant time.
@@ -67,10 +68,19 @@ class AdminTokens:
         if not 1 <= len(digests) <= MAX_DIGESTS or not all(map(_DIGEST.fullmatch, digests)):
             raise ValueError(
                 f"{self._digest_file} must hold 1 to {MAX_DIGESTS} SHA-256 digests of 64 hex "
-                f"digits, one a line"
+                f"digits, one a line, got {len(digests)} words; write the digests of the accepted "
+                "tokens into it (`printf %s TOKEN | sha256sum`)"
             )
         return digests
 
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
+
+
+def _why(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename} must be a file that can be read, got: {error.strerror}"
+    if isinstance(error, UnicodeDecodeError):
+        return "it must be UTF-8 text, got other bytes; write the token or its digests into it"
+    return str(error)

@@ -2,13 +2,14 @@
 
 from fastapi import FastAPI
 
+from paceline_engine import release
 from paceline_engine.serve import health
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
-from paceline_engine.serve.openai import errors, generating, openapi, text_routes
+from paceline_engine.serve.openai import errors, generation_routes, openapi, text_routes
 from paceline_engine.serve.openai.auth import ApiKeys, Guard
-from paceline_engine.serve.openai.border import Border
 from paceline_engine.serve.openai.launch import Launcher
+from paceline_engine.serve.openai.middleware import RequestMiddleware
 from paceline_engine.serve.openai.served_model import ServedModel
 from paceline_engine.serve.step.engine_client import EngineClient
 
@@ -27,14 +28,14 @@ def create_public_app(client: EngineClient, config: ServeConfig, drain: Drain) -
     keys = None if config.api_key_file is None else ApiKeys(config.api_key_file)
     app = FastAPI(
         title="Paceline",
-        version=text_routes.paceline_version(),
+        version=release.version(),
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
     served = ServedModel(client, config)
     launcher = Launcher(client=client, config=config, served=served)
-    app.include_router(generating.router(launcher))
+    app.include_router(generation_routes.router(launcher))
     app.include_router(text_routes.router(client, config, served, drain))
     app.include_router(health.router(client, drain, min_hang_s=config.min_hang_s))
     guard = Guard(
@@ -42,7 +43,7 @@ def create_public_app(client: EngineClient, config: ServeConfig, drain: Drain) -
         metrics_require_key=config.metrics_require_key,
         trusts_tenant_header=config.settings.trust_tenant_header,
     )
-    app.add_middleware(Border, guard=guard)
+    app.add_middleware(RequestMiddleware, guard=guard)
     errors.install(app)
     openapi.install(app)
     return app

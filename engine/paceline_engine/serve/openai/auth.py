@@ -13,6 +13,7 @@ from paceline_engine.serve.openai.errors import ApiError
 _LOG = logging.getLogger(__name__)
 _HASHED = re.compile(r"([^\s:]{1,128}):([0-9a-fA-F]{64})")
 _TENANT = re.compile(r"[a-zA-Z0-9][-._a-zA-Z0-9]{0,62}")
+_LINE = "a line `name:sha256` (64 hex digits; `printf %s KEY | sha256sum`) or the plain key"
 _FREE = (routes.HEALTH, routes.METRICS, routes.VERSION)
 
 
@@ -34,7 +35,7 @@ class ApiKeys:
         try:
             self._reload()
         except (OSError, ValueError) as error:
-            raise StartFailed("InvalidSettings", f"API key file: {error}") from error
+            raise StartFailed("InvalidSettings", f"--api-key-file: {_why(path, error)}") from error
 
     def tenant_of(self, key: str) -> str | None:
         """Whose key this is; None for nobody's. Takes the same time for every wrong key."""
@@ -52,7 +53,7 @@ class ApiKeys:
             self._reload()
         except (OSError, ValueError) as error:
             if not self._is_broken:
-                _LOG.warning("API keys stay as they were: %s", error)
+                _LOG.warning("API keys stay as they were: %s", _why(self._path, error))
             self._is_broken = True
 
     def _reload(self) -> None:
@@ -66,7 +67,9 @@ class ApiKeys:
             if line and not line.startswith("#"):
                 keys.append(_parse(line, f"{self._path}, line {number}"))
         if not keys:
-            raise ValueError(f"{self._path} has no key; write lines of name:sha256")
+            raise ValueError(
+                f"{self._path} must hold at least one key, got none; write {_LINE} for each client"
+            )
         self._keys, self._stamp, self._is_broken = keys, stamp, False
 
 
@@ -130,9 +133,20 @@ def _parse(line: str, place: str) -> tuple[str, bytes]:
         return match[1], bytes.fromhex(match[2])
     if ":" in line:
         # The line itself may hold a secret: it is not shown.
-        raise ValueError(f"{place}: expected name:sha256 with 64 hex digits, or a key without ':'")
+        raise ValueError(
+            f"{place}: expected name:sha256 with 64 hex digits, or a key without ':', got "
+            f"something else with a ':'; write {_LINE}"
+        )
     digest = hashlib.sha256(line.encode())
     return f"key-{digest.hexdigest()[:8]}", digest.digest()
+
+
+def _why(path: Path, error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return f"{path} must be a file that can be read, got: {error.strerror}; check the path"
+    if isinstance(error, UnicodeDecodeError):
+        return f"{path} must be UTF-8 text, got other bytes; write {_LINE} for each client"
+    return str(error)
 
 
 def _unauthorised(message: str) -> ApiError:

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from starlette.requests import Request as HttpRequest
 
 from paceline_engine.serve.openai import validation
-from paceline_engine.serve.openai.border import read_json_body
 from paceline_engine.serve.openai.errors import bad_request
+from paceline_engine.serve.openai.middleware import read_json_body
 from paceline_engine.serve.openai.openai_types import INT32, MAX_PROMPTS, MAX_TOKEN_IDS
 
 B = TypeVar("B", bound=BaseModel)

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from importlib import metadata as package_metadata
 from typing import Any
 
 from fastapi import APIRouter
@@ -11,13 +10,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from paceline_crds import routes
+from paceline_engine import release
 from paceline_engine.serve import metrics
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai import openapi, validation
 from paceline_engine.serve.openai.bodies import read_body
 from paceline_engine.serve.openai.errors import bad_request
-from paceline_engine.serve.openai.generating import render_chat
+from paceline_engine.serve.openai.generation_routes import render_chat
 from paceline_engine.serve.openai.openai_types import DetokenizeBody, TokenizeBody
 from paceline_engine.serve.openai.served_model import ServedModel
 from paceline_engine.serve.step.engine_client import EngineClient
@@ -37,7 +37,7 @@ def router(
     @api.get(routes.VERSION)
     async def version() -> JSONResponse:
         """The release that runs here."""
-        return JSONResponse({"version": paceline_version()})
+        return JSONResponse({"version": release.version()})
 
     return api
 
@@ -129,11 +129,3 @@ def _add_detokenize(api: APIRouter, config: ServeConfig, served: ServedModel) ->
             skip_special_tokens=bool(body.skip_special_tokens),
         )
         return JSONResponse({"prompt": text}, headers=headers)
-
-
-def paceline_version() -> str:
-    """Version of the installed package; "unknown" in a tree that is not installed."""
-    try:
-        return package_metadata.version("paceline")
-    except package_metadata.PackageNotFoundError:
-        return "unknown"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from paceline_crds.phases import StartupPhase
 from paceline_engine.core.live_settings import SettingsChange, SettingsState
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, Refusal, Request
@@ -108,14 +109,12 @@ class Startup:
     """Where the start is.
 
     Attributes:
-        phase: Spawning, Importing, Fetching, Converting, Loading, Measuring, Planning, Ready,
-            Failed.
         progress: 0..1 within the phase.
         seconds_by_phase: finished phases.
-        reason, message: set when phase is Failed (`core.errors.StartFailed`).
+        reason, message: set when phase is FAILED (`core.errors.StartFailed`).
     """
 
-    phase: str
+    phase: StartupPhase
     progress: float = 0.0
     seconds_by_phase: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
@@ -142,12 +141,12 @@ class EngineClient(Protocol):
 
     @property
     def startup(self) -> Startup:
-        """Where the start is; phase Failed also when the engine ended later."""
+        """Where the start is; FAILED also when the engine ended later."""
         ...
 
     @property
     def info(self) -> EngineInfo | None:
-        """None until startup.phase is Ready."""
+        """None until startup.phase is READY."""
         ...
 
     @property

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from paceline_crds.phases import StartupPhase
 from paceline_engine.serve.step.assembly import LoadedRunner, assemble, engine_info
 from paceline_engine.serve.step.engine_client import Heartbeat, Startup
 from paceline_engine.serve.step.loop import DeviceBroken
@@ -33,7 +34,7 @@ class InProcessEngineClient(MessageClient):
     ) -> None:
         super().__init__(self._take, clock=clock)
         self.info = engine_info(runner, model=model, model_dir=model_dir, revision="")
-        self.startup = Startup(phase="Ready", progress=1.0)
+        self.startup = Startup(phase=StartupPhase.READY, progress=1.0)
         self._inbox: deque[ToEngine] = deque()
         self._has_mail = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -67,7 +67,7 @@ class StepRunner(Protocol):
         """The tokens of the last plan."""
         ...
 
-    def rest(self) -> bool:
+    def do_spare_work(self) -> bool:
         """Do a piece of work that may wait, since no request is there; whether more is left."""
         ...
 
@@ -150,7 +150,7 @@ class StepLoop:
             self._end(finished)
         plan = self._scheduler.plan(started)
         if plan is None:
-            self._rest(started)
+            self._idle(started)
             return False
         self._step(plan, started)
         return True
@@ -231,13 +231,13 @@ class StepLoop:
         if self._num_failures >= MAX_FAILURES:
             raise DeviceBroken(f"{self._num_failures} steps failed in a row, the last with {why}")
 
-    def _rest(self, now: float) -> None:
+    def _idle(self, now: float) -> None:
         self._step_ended = None
         if not self._scheduler.has_work:
             if self.heartbeat.has_work:
                 self._has_ended_some = True  # idle begins: gauges are read as they are now
             self._set_heartbeat(Heartbeat(last_progress_s=now, has_work=False, predicted_step_s=0))
-            self._has_spare_work = self._has_spare_work and self._runner.rest()
+            self._has_spare_work = self._has_spare_work and self._runner.do_spare_work()
         elif not self.heartbeat.has_work:
             self._beat_work(now, 0.0)
         self._publish_turn(None, now)

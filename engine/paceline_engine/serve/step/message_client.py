@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.core.request import Finished, FinishReason, Request
@@ -57,7 +58,7 @@ class MessageClient:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.startup = Startup(phase="Spawning")
+        self.startup = Startup(phase=StartupPhase.SPAWNING)
         self.info: EngineInfo | None = None
         self._post = post
         self._clock = clock
@@ -196,7 +197,9 @@ class MessageClient:
         if self._gone is not None:
             return
         self._gone = message
-        self.startup = replace(self.startup, phase="Failed", reason=reason, message=message)
+        self.startup = replace(
+            self.startup, phase=StartupPhase.FAILED, reason=reason, message=message
+        )
         for future, _ in [*self._acks.values(), *self._calls.values()]:
             if not future.done():
                 future.set_exception(EngineGone(message))
@@ -224,7 +227,9 @@ class MessageClient:
                 self.startup = Startup(phase=phase, progress=progress, seconds_by_phase=seconds)
             case Loaded(info=info, seconds_by_phase=seconds):
                 self.info = info
-                self.startup = Startup(phase="Ready", progress=1.0, seconds_by_phase=seconds)
+                self.startup = Startup(
+                    phase=StartupPhase.READY, progress=1.0, seconds_by_phase=seconds
+                )
             case Failed(reason=reason, message=text):
                 self.lose(reason, text)
 
@@ -287,5 +292,5 @@ class MessageClient:
     def _check_serving(self) -> None:
         if self._gone is not None:
             raise EngineGone(self._gone)
-        if self.startup.phase != "Ready":
+        if self.startup.phase != StartupPhase.READY:
             raise EngineGone(f"the engine is not ready: {self.startup.phase}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from paceline_crds.phases import StartupPhase
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, Refusal, Request
 from paceline_engine.serve.step.engine_client import EngineInfo
@@ -87,7 +88,7 @@ class Stop(msgspec.Struct, tag=True, array_like=True, frozen=True):
 class Progress(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """The start goes on. `seconds_by_phase` holds the finished phases."""
 
-    phase: str
+    phase: StartupPhase
     progress: float
     seconds_by_phase: dict[str, float]
 

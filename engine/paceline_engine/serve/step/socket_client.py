@@ -10,6 +10,7 @@ import sys
 
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.step.engine_client import Heartbeat
+from paceline_engine.serve.step.heartbeat import SharedHeartbeat
 from paceline_engine.serve.step.message_client import MessageClient
 from paceline_engine.serve.step.messages import (
     SOCKET_BUFFER_BYTES,
@@ -20,7 +21,6 @@ from paceline_engine.serve.step.messages import (
     decode_from_engine,
     frame,
 )
-from paceline_engine.serve.step.pulse import SharedPulse
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class SocketEngineClient(MessageClient):
         super().__init__(self._write)
         self.exit_code: int | None = None
         self._config = config
-        self._pulse: SharedPulse | None = None
+        self._page: SharedHeartbeat | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._transport: asyncio.Transport | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -55,9 +55,9 @@ class SocketEngineClient(MessageClient):
     @property
     def heartbeat(self) -> Heartbeat:
         """Progress of the step loop as of now, read from the shared page."""
-        if self._pulse is None:
+        if self._page is None:
             return Heartbeat(last_progress_s=0.0, has_work=False, predicted_step_s=0.0)
-        return self.watched(self._pulse.read())
+        return self.watched(self._page.read())
 
     @property
     def pid(self) -> int | None:
@@ -67,25 +67,25 @@ class SocketEngineClient(MessageClient):
     async def start(self) -> None:
         """Start the step process and go on: `startup` says how it fares."""
         ours, theirs = socket.socketpair()
-        pulse_fd = SharedPulse.create_file()
+        heartbeat_fd = SharedHeartbeat.create_file()
         try:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
-            self._pulse = SharedPulse(pulse_fd)
-            fds = theirs.fileno(), pulse_fd
+            self._page = SharedHeartbeat(heartbeat_fd)
+            fds = theirs.fileno(), heartbeat_fd
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
                 "-m",
                 "paceline_engine.serve.step.step_process",
                 f"--fd={fds[0]}",
-                f"--pulse-fd={fds[1]}",
+                f"--heartbeat-fd={fds[1]}",
                 pass_fds=fds,
                 stdin=asyncio.subprocess.DEVNULL,
                 env=_STEP_ENVIRONMENT | os.environ,
             )
         finally:
             theirs.close()
-            os.close(pulse_fd)
+            os.close(heartbeat_fd)
         ours.setblocking(False)
         self._transport, _ = await asyncio.get_running_loop().create_connection(
             lambda: _Reader(self, self._hung_up), sock=ours
@@ -114,9 +114,9 @@ class SocketEngineClient(MessageClient):
             await self._watcher
         if self._transport is not None:
             self._transport.close()
-        pulse, self._pulse = self._pulse, None
-        if pulse is not None:
-            pulse.close()
+        page, self._page = self._page, None
+        if page is not None:
+            page.close()
 
     def _start_message(self) -> Start:
         config = self._config

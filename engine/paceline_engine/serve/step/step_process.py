@@ -1,8 +1,8 @@
 """The step process: loads the model and runs the step loop for the client behind a socket.
 
-`python -m paceline_engine.serve.step.step_process --fd N --pulse-fd M`, started by `socket_client`.
-It ends when its client does; signals are the client's business, since a supervisor may send them
-to every process at once while the client still drains.
+`python -m paceline_engine.serve.step.step_process --fd N --heartbeat-fd M`, started by
+`socket_client`. It ends when its client does; signals are the client's business, since a supervisor
+may send them to every process at once while the client still drains.
 """
 
 import argparse
@@ -19,17 +19,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
 from paceline_engine.serve.config import LOG_FORMAT
 from paceline_engine.serve.step import settings_file
 from paceline_engine.serve.step.assembly import LoadedRunner, assemble, engine_info
+from paceline_engine.serve.step.heartbeat import SharedHeartbeat
 from paceline_engine.serve.step.lean_import import lean_torch
 from paceline_engine.serve.step.link import Link, LinkClosed
 from paceline_engine.serve.step.loop import DeviceBroken
 from paceline_engine.serve.step.messages import Failed, Loaded, Progress, Start, Stop
-from paceline_engine.serve.step.pulse import SharedPulse
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +38,14 @@ EXIT_START_FAILED = 3
 EXIT_DEVICE_BROKEN = 4
 EXIT_INTERNAL = 1
 _PHASES = {
-    "download": "Fetching",
-    "convert": "Converting",
-    "config": "Loading",
-    "weights": "Loading",
-    "kernels": "Measuring",
-    "kv_scales": "Measuring",
-    "kv_cache": "Planning",
-    "ready": "Planning",
+    "download": StartupPhase.FETCHING,
+    "convert": StartupPhase.CONVERTING,
+    "config": StartupPhase.LOADING,
+    "weights": StartupPhase.LOADING,
+    "kernels": StartupPhase.MEASURING,
+    "kv_scales": StartupPhase.MEASURING,
+    "kv_cache": StartupPhase.PLANNING,
+    "ready": StartupPhase.PLANNING,
 }
 """What those who load say of their work -> the phase that people see."""
 _PROGRESS_EVERY_S = 0.05
@@ -63,20 +64,24 @@ class Starting:
         self.seconds_by_phase: dict[str, float] = {}
         self._link = link
         self._clock = clock
-        self._phase = ""
+        self._phase: StartupPhase | None = None
         self._since_s = clock()
         self._sent_s = 0.0
 
-    def progress(self, phase: str, progress: float) -> None:
+    def progress(self, work: str, progress: float) -> None:
         """Say where the start is; called by whoever loads.
+
+        Args:
+            work: a phase, or what a loader calls its work (`_PHASES`).
+            progress: 0..1 of it.
 
         Raises:
             SystemExit: the client went away or asked for the end meanwhile.
         """
         now = self._clock()
-        phase = _PHASES.get(phase, phase)
+        phase = _PHASES.get(work) or StartupPhase(work)
         if phase != self._phase:
-            self.enter("", now)
+            self.end_phase(now)
             self._phase = phase
             self._sent_s = 0.0
         if now - self._sent_s < _PROGRESS_EVERY_S and progress < 1.0:
@@ -86,12 +91,12 @@ class Starting:
         if any(isinstance(message, Stop) for message in self._link.receive(0)):
             raise SystemExit(0)
 
-    def enter(self, phase: str, now: float) -> None:
+    def end_phase(self, now: float) -> None:
         """Close the books of the phase that was."""
         if self._phase:
             spent_s = self.seconds_by_phase.get(self._phase, 0.0) + now - self._since_s
             self.seconds_by_phase[self._phase] = spent_s
-        self._phase = phase
+        self._phase = None
         self._since_s = now
 
 
@@ -105,26 +110,26 @@ def main(argv: list[str] | None = None) -> int:
     gc.disable()
     parser = argparse.ArgumentParser(prog="paceline-step-process")
     parser.add_argument("--fd", type=int, required=True, help="connected socket of the client")
-    parser.add_argument("--pulse-fd", type=int, required=True, help="file of the heartbeat")
+    parser.add_argument("--heartbeat-fd", type=int, required=True, help="file of the heartbeat")
     args = parser.parse_args(argv)
-    for fd in (args.fd, args.pulse_fd):
+    for fd in (args.fd, args.heartbeat_fd):
         os.set_inheritable(fd, False)
     link = Link(socket.socket(fileno=args.fd))
     try:
-        return _serve(link, SharedPulse(args.pulse_fd))
+        return _serve(link, SharedHeartbeat(args.heartbeat_fd))
     except LinkClosed:
         return 0
     finally:
         link.close()
 
 
-def _serve(link: Link, pulse: SharedPulse) -> int:
+def _serve(link: Link, page: SharedHeartbeat) -> int:
     start = link.receive(None)[0]
     if not isinstance(start, Start):
         raise TypeError(f"the first message must be Start, got {type(start).__name__}")
     logging.basicConfig(level=start.log_level.upper(), format=LOG_FORMAT)
     try:
-        _run(link, pulse, start)
+        _run(link, page, start)
     except StartFailed as error:
         return _give_up(link, error.reason, str(error), EXIT_START_FAILED)
     except DeviceBroken as error:
@@ -139,10 +144,10 @@ def _serve(link: Link, pulse: SharedPulse) -> int:
     return 0
 
 
-def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
+def _run(link: Link, page: SharedHeartbeat, start: Start) -> None:
     starting = Starting(link)
     runner, model_dir = _load(start, starting)
-    starting.enter("", time.monotonic())
+    starting.end_phase(time.monotonic())
     settings, revision = runner.settings, start.settings_revision
     if start.settings_file:
         settings, revision = settings_file.lay_over(settings, Path(start.settings_file))
@@ -151,7 +156,7 @@ def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
         settings=settings,
         clock=time.monotonic,
         publish=link.send,
-        beat=pulse.write,
+        beat=page.write,
         revision=revision,
         seconds_by_phase=starting.seconds_by_phase,
     )
@@ -171,7 +176,7 @@ def _run(link: Link, pulse: SharedPulse, start: Start) -> None:
 def _load(start: Start, starting: Starting) -> tuple[LoadedRunner, Path]:
     settings = EngineSettings.model_validate(start.settings)
     refuse_at_start(settings)
-    starting.progress("Importing", 0.0)
+    starting.progress(StartupPhase.IMPORTING, 0.0)
     with lean_torch():
         factory = _named(start.runner_factory)
     if start.model_dir:
@@ -179,13 +184,13 @@ def _load(start: Start, starting: Starting) -> tuple[LoadedRunner, Path]:
     else:
         from paceline_engine.model import store
 
-        starting.progress("Fetching", 0.0)
+        starting.progress(StartupPhase.FETCHING, 0.0)
         model_dir = store.resolve(
             start.model,
             cache_dir=Path(start.cache_dir) if start.cache_dir else None,
             progress=starting.progress,
         )
-    starting.progress("Loading", 0.0)
+    starting.progress(StartupPhase.LOADING, 0.0)
     return factory(model_dir, settings, starting.progress), model_dir
 
 

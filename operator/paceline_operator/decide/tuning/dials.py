@@ -142,6 +142,9 @@ def effective(name: str, value: Any, wanted: EngineSettings, said: Mapping[str, 
         label = border_name("max_num_batched_tokens")
         budget = float(said.get(label, wanted.max_num_batched_tokens))
         return budget if value == 0 else budget // 2
+    if name == "inter_token_target_ms" and value is None:
+        # Off only where it is 0: an absent one follows the target of streams.
+        value = said.get(border_name("slo_itl_ms"), wanted.slo_itl_ms)
     if isinstance(value, KvCacheDType) or value is None:
         return 0.0
     try:
@@ -161,11 +164,8 @@ def _is_supported(label: str, value: str) -> bool:
     made = value_of(name, value)
     if made is None:
         return False
-    fields = {name: made}
-    boot = knobs()[name].boot_maximum
-    if boot:
-        fields[boot] = made
-    return not any(field == label for field, _ in unsupported(EngineSettings(**fields)))
+    alone = EngineSettings().model_copy(update={name: made})  # whatever else it would need
+    return not any(field == label for field, _ in unsupported(alone))
 
 
 def _boot(name: str, wanted: EngineSettings, said: Mapping[str, Any]) -> float | None:

@@ -71,11 +71,7 @@ def draft(state: State, symptom: Symptom, move: Move, load_bin: str, now: int) -
 
 def propose(state: State, change: Change) -> Turn:
     """Ask a person."""
-    note = Note(
-        reason="ChangeProposed",
-        message=f"{change.reason}; to apply it: kubectl annotate --overwrite llmdep NAME "
-        f"paceline.dev/approve={change.id}",
-    )
+    note = Note(reason="ChangeProposed", message=change.reason, asks_for=change.id)
     return replace(state, current=change, sequence=state.sequence + 1), (note,)
 
 

@@ -94,7 +94,7 @@ def ended(
 
 def banned(state: State, change: Change, now: int) -> State:
     """The move is tabu at that load for a day, twice as long each time it fails again."""
-    direction = moves.direction_of(change.before, change.after)
+    direction = moves.direction_of(change.setting, change.before, change.after)
     key = (change.setting, direction, change.load_bin)
     old = [item for item in state.bans if (item.setting, item.direction, item.load_bin) == key]
     failures = 1 + max((item.failures for item in old), default=0)
@@ -132,7 +132,7 @@ def _is_reversal(state: State) -> bool:
     """Whether the newest accepted change undoes the direction of the one before it."""
     newest = state.history[-1]
     directions = [
-        moves.direction_of(item.before, item.after)
+        moves.direction_of(item.setting, item.before, item.after)
         for item in state.history
         if item.outcome is Outcome.ACCEPTED and item.setting == newest.setting
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from paceline_crds.status_tuning import Direction
 from paceline_operator.decide.tuning.dials import Dial, Dials
@@ -74,8 +75,8 @@ def _move(dial: Dial, direction: Direction, step: Step) -> Move:
         return Move(dial=dial, direction=direction, after=after)
     wanted = min(max(_rounded(dial, direction, step(dial.value)), dial.least), dial.most)
     is_progress = wanted > dial.value if direction is UP else wanted < dial.value
-    is_new = not dial.text and dial.name == "interTokenTargetMs"
-    after = _text(dial, wanted) if is_progress or is_new else dial.text
+    is_turned_on = not dial.value and dial.name == "interTokenTargetMs" and wanted > 0
+    after = _text(dial, wanted) if is_progress or is_turned_on else dial.text
     return Move(dial=dial, direction=direction, after=after)
 
 
@@ -143,9 +144,17 @@ def _steps(symptom: Symptom, policy: Policy, room: Room) -> tuple[tuple[str, Dir
     return table.get(symptom, ())
 
 
-def direction_of(before: str, after: str) -> Direction:
+_OFF_AT_ZERO = frozenset({"longPrefillTokens", "interTokenTargetMs"})
+"""Limits that 0 turns off: from 0 to any other value they become tighter."""
+
+
+def direction_of(setting: str, before: str, after: str) -> Direction:
     """Which way a change of a number went; a word, or a limit where there was none, is down."""
     try:
-        return UP if float(after) > float(before) else DOWN
+        was, now = (
+            inf if setting in _OFF_AT_ZERO and float(text) == 0 else float(text)
+            for text in (before, after)
+        )
     except ValueError:
         return DOWN
+    return UP if now > was else DOWN

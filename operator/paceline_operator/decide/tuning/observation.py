@@ -61,9 +61,14 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What happened, told once: an event and a line of the log."""
+    """What happened, told once: an event and a line of the log.
+
+    Attributes:
+        asks_for: id of the change that a person may approve or reject, empty if nobody is asked.
+    """
 
     reason: str
     message: str
     is_bad: bool = False
+    asks_for: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)

@@ -92,7 +92,7 @@ def _broken(symptom: Symptom, before: Arm, after: Arm, policy: Policy, demand: f
         lost = _lost(before, after, name)
         if lost is not None and lost > max(WORSE_POINTS, _error(before, name), _error(after, name)):
             return f"attainment ({name}) fell by {lost:.1%}"
-    if "ttft" not in policy.targets and symptom in {Symptom.SPIKY_STREAMS, Symptom.SLOW_STREAMS}:
+    if "ttft" not in policy.targets and symptom is Symptom.SPIKY_STREAMS:
         was, now = before.per_request(before.ttft), after.per_request(after.ttft)
         if now > TTFT_COST * was > 0:
             return f"time to first token rose from {was:.2f} s to {now:.2f} s"

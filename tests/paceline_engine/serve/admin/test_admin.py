@@ -8,12 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from paceline_crds.phases import DrainPhase
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.serve.admin.admin import create_admin_app
 from paceline_engine.serve.admin.admin_token import AdminTokens
 from paceline_engine.serve.config import ServeConfig
-from paceline_engine.serve.drain import Drain, Phase
+from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.step.in_process import InProcessEngineClient
 from paceline_engine.testing.fake_engine import FakeEngine
 from paceline_engine.testing.streams import collect, make_request
@@ -132,11 +133,59 @@ def test_malformed_json_and_unknown_paths_are_error_objects(tmp_path: Path) -> N
     play(tmp_path, go)
 
 
+@pytest.mark.parametrize(
+    ("body", "kind", "part"),
+    [
+        ("{", "application/json", "got no JSON (Expecting property name"),
+        ("[]", "application/json", "got []; send an object"),
+        ("", "application/json", "got none; send one"),
+        ("{}", "text/plain", "send the header `Content-Type: application/json`"),
+    ],
+)
+def test_a_body_that_is_no_object_is_told_what_it_should_be(
+    tmp_path: Path, body: str, kind: str, part: str
+) -> None:
+    async def go(http: httpx.AsyncClient, client: InProcessEngineClient, drain: Drain) -> None:
+        answer = await http.patch(
+            "/v1/paceline/settings", content=body, headers={"content-type": kind}
+        )
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "body")
+        assert error["message"].startswith('the body must be a JSON object such as {"maxNumSeqs"')
+        assert part in error["message"]
+        answer = await http.post("/v1/paceline/drain", json=[1])
+        assert 'such as {"propagation_s": 5}, got [1]' in answer.json()["error"]["message"]
+        answer = await http.get("/v1/paceline/steps?limit=0")
+        message = answer.json()["error"]["message"]
+        assert message.startswith("limit: ")
+        assert 'got "0"; change limit' in message
+
+    play(tmp_path, go)
+
+
+def test_the_target_in_force_is_shown_wherever_it_comes_from(tmp_path: Path) -> None:
+    async def go(http: httpx.AsyncClient, client: InProcessEngineClient, drain: Drain) -> None:
+        async def shown() -> tuple[int | None, int | None]:
+            body = (await http.get("/v1/paceline/settings")).json()
+            name = "interTokenTargetMs"
+            return body["settings"][name], body["inForce"][name]
+
+        assert await shown() == (None, None)
+        await http.patch("/v1/paceline/settings", json={"sloItlMs": 50})
+        assert await shown() == (None, 50)
+        await http.patch("/v1/paceline/settings", json={"interTokenTargetMs": 30})
+        assert await shown() == (30, 30)
+        await http.patch("/v1/paceline/settings", json={"interTokenTargetMs": 0})
+        assert await shown() == (0, None)
+
+    play(tmp_path, go)
+
+
 def test_a_drain_begins_by_post_with_its_propagation_time(tmp_path: Path) -> None:
     async def go(http: httpx.AsyncClient, client: InProcessEngineClient, drain: Drain) -> None:
         for bad in ({"propagation_s": -1}, {"propagation_s": "5"}, {"seconds": 5}):
             answer = await http.post("/v1/paceline/drain", json=bad)
-            assert (answer.status_code, drain.phase) == (400, Phase.SERVING)
+            assert (answer.status_code, drain.phase) == (400, DrainPhase.SERVING)
         answer = await http.post("/v1/paceline/drain", json={"propagation_s": 60})
         assert answer.json() == {"phase": "Propagating"}
         assert drain.accepts_new
@@ -241,6 +290,10 @@ def test_a_plain_token_file_works_and_unknown_paths_ask_for_it_too(tmp_path: Pat
         answer = await http.get("/v1/paceline/nothing")
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+        assert "an admin token is needed" in answer.json()["error"]["message"]
+        answer = await http.get("/v1/paceline/settings", headers=bearer("wrong"))
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert "is not accepted here" in answer.json()["error"]["message"]
         answer = await http.get("/v1/paceline/settings", headers=bearer("secret"))
         assert answer.status_code == 200
 

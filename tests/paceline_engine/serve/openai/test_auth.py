@@ -58,7 +58,7 @@ def test_a_server_does_not_start_without_a_key(tmp_path: Path, content: str | No
     path = tmp_path / "keys"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(StartFailed, match="API key file"):
+    with pytest.raises(StartFailed, match=r"--api-key-file: .*keys"):
         ApiKeys(path)
 
 

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from paceline_engine.core.request import FinishReason, Refusal, Request
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
-from paceline_engine.serve.openai import border
+from paceline_engine.serve.openai import middleware
 from paceline_engine.serve.openai.app import create_public_app
 from paceline_engine.serve.step.engine_client import EngineGone, OutputDelta, Startup
 from paceline_engine.testing.scripted_engine import Play, ScriptedEngine, ending, saying
@@ -86,7 +86,7 @@ def test_another_content_type_is_415(tiny_folder: Path) -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_over_the_limit_is_413(tiny_folder: Path, chunked: bool) -> None:
-    part = b" " * (border.MAX_BODY_BYTES // 4 + 1)
+    part = b" " * (middleware.MAX_BODY_BYTES // 4 + 1)
     answer = Server(tiny_folder).client.post(
         "/v1/completions",
         content=iter([part] * 4) if chunked else part * 4,

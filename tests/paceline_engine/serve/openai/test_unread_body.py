@@ -14,7 +14,7 @@ import uvicorn
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai.app import create_public_app
-from paceline_engine.serve.openai.border import MAX_BODY_BYTES
+from paceline_engine.serve.openai.middleware import MAX_BODY_BYTES
 from paceline_engine.testing.scripted_engine import ScriptedEngine, saying
 
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"

@@ -16,7 +16,7 @@ _SIZE = mmap.PAGESIZE
 _MAX_READS = 1000
 
 
-class SharedPulse:
+class SharedHeartbeat:
     """One writer, any number of readers. A sequence number on both ends tells a torn read."""
 
     def __init__(self, fd: int) -> None:

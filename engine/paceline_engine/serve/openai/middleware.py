@@ -22,7 +22,7 @@ _MAX_UNREAD_S = 5.0
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-class Border:
+class RequestMiddleware:
     """ASGI middleware: gives each request an id, asks for its key, and answers every failure.
 
     Afterwards `request.state` has `request_id` and `tenant`.

@@ -10,8 +10,8 @@ from paceline_engine.serve.step.messages import Submit
 from paceline_engine.testing.fake_engine import FakeEngine
 
 
-class Tired(FakeEngine):
-    """Has work that may wait.
+class WithSpareWork(FakeEngine):
+    """A runner with work that may wait.
 
     Attributes:
         left: pieces of it.
@@ -19,14 +19,14 @@ class Tired(FakeEngine):
 
     left = 3
 
-    def rest(self) -> bool:
+    def do_spare_work(self) -> bool:
         """Do a piece."""
         self.left -= 1
         return self.left > 0
 
 
 def test_pieces_are_done_one_a_turn_while_nobody_waits(tmp_path: Path) -> None:
-    runner = Tired(tmp_path, EngineSettings().booted())
+    runner = WithSpareWork(tmp_path, EngineSettings().booted())
     loop = assemble(runner, clock=lambda: 0.0, publish=lambda message: None)
     request = Request(
         request_id=1,

@@ -1,10 +1,8 @@
 """The real scheduler over the real runner, stepped by hand: whole runs without a server."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from paceline_crds.settings import DType, EngineSettings
 from paceline_engine.core.admission import ExpectedOutput
 from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, Request, SamplingParams
@@ -13,7 +11,7 @@ from paceline_engine.core.stats import Recorder
 from paceline_engine.run.runner import Runner
 
 
-class Session:
+class OfflineEngine:
     """Requests in, tokens out. Time is a step counter.
 
     Attributes:
@@ -95,13 +93,3 @@ class Session:
             raise RuntimeError("requests remain, but the scheduler plans nothing")
         self.scheduler.check()
         return self.outputs
-
-
-def load_runner(folder: Path, **settings: Any) -> Runner:
-    """A runner of a small model in float32, with noise that is the same in every run."""
-    settings = {"dtype": DType.FLOAT32, "num_kv_blocks": 128, **settings}
-    return Runner.load(folder, EngineSettings(**settings), _quiet, engine_seed=1)
-
-
-def _quiet(_phase: str, _share: float) -> None:
-    """Progress that nobody watches."""

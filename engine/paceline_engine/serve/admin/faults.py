@@ -1,0 +1,35 @@
+"""What was wrong with a call of the admin port, in words: what was expected, what came."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline_crds import phrases, routes
+
+_EXAMPLES = {routes.ADMIN_SETTINGS: '{"maxNumSeqs": 8}', routes.ADMIN_DRAIN: '{"propagation_s": 5}'}
+
+
+def sentence(error: Mapping[str, Any], path: str) -> str:
+    """One sentence for the first finding of FastAPI.
+
+    Args:
+        error: an entry of `RequestValidationError.errors()`.
+        path: of the call.
+    """
+    place = [str(part) for part in error["loc"]]
+    if place[:1] != ["body"]:
+        name = place[-1]
+        return f"{name}: {error['msg']}, got {phrases.got(error.get('input'))}; change {name}"
+    example = _EXAMPLES.get(path, "{}")
+    return f"the body must be a JSON object such as {example}, got {_body(error)}"
+
+
+def _body(error: Mapping[str, Any]) -> str:
+    given = error.get("input")
+    if error["type"] == "json_invalid":
+        reason = error.get("ctx", {}).get("error", "malformed")
+        return f"no JSON ({reason} at character {error['loc'][-1]}); correct it"
+    if error["type"] == "missing" or given is None:
+        return "none; send one"
+    if isinstance(given, bytes):
+        return "another type of content; send the header `Content-Type: application/json`"
+    return f"{phrases.got(given)}; send an object"

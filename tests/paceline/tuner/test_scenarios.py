@@ -1,0 +1,61 @@
+"""One simulated load for each symptom: shown, named, acted on, verified on the real scheduler."""
+
+import pytest
+
+from paceline.tuner.scenarios import SCENARIOS, TUNING
+from paceline.tuner.simulated import SimulatedTuning
+from paceline_operator.decide.tuning.state import Ended, Outcome, State
+from paceline_operator.decide.tuning.symptom import Symptom
+
+pytestmark = pytest.mark.slow
+
+CURED = [symptom for symptom, scenario in SCENARIOS.items() if scenario.turns]
+TOLD = [symptom for symptom, scenario in SCENARIOS.items() if not scenario.turns]
+
+
+def tuning(symptom: Symptom, **spec: object) -> SimulatedTuning:
+    scenario = SCENARIOS[symptom]
+    return SimulatedTuning(spec=scenario.manifest(**spec), engine=scenario.engine())
+
+
+def accepted(state: State) -> list[Ended]:
+    return [item for item in state.history if item.outcome is Outcome.ACCEPTED]
+
+
+def test_every_symptom_has_a_scenario() -> None:
+    assert set(SCENARIOS) == set(Symptom)
+
+
+@pytest.mark.parametrize("symptom", CURED)
+def test_a_symptom_is_named_a_setting_turned_and_goodput_rises(symptom: Symptom) -> None:
+    rig = tuning(symptom)
+    rig.run(600, stop=lambda state: bool(accepted(state)))
+    assert symptom.value in rig.reasons()
+    (kept, *_) = accepted(rig.state)
+    assert kept.setting in SCENARIOS[symptom].turns
+    assert kept.symptom is symptom
+    assert kept.measured_after["goodput"] > 1.02 * kept.measured_before["goodput"]
+    in_force = rig.engine.settings.on_border()[kept.setting]
+    assert str(in_force) == kept.after
+    rig.engine.check()
+
+
+@pytest.mark.parametrize("symptom", TOLD)
+def test_what_no_setting_cures_is_told_with_the_change_to_make(symptom: Symptom) -> None:
+    rig = tuning(symptom)
+    before = rig.engine.settings
+    rig.run(120)
+    assert symptom.value in rig.reasons()
+    advice = {item.symptom: item for item in rig.state.advice}[symptom]
+    assert advice.text.endswith(".")
+    assert "nan" not in advice.text
+    assert advice.change.startswith("spec.")
+    assert rig.engine.settings == before
+
+
+@pytest.mark.parametrize("mode", ["Observe", "Off"])
+def test_without_leave_nothing_is_turned(mode: str) -> None:
+    rig = tuning(Symptom.CAP_TOO_LOW, tuning={**TUNING, "mode": mode})
+    before = rig.engine.settings
+    rig.run(120)
+    assert rig.engine.settings == before
