@@ -82,8 +82,10 @@ class FairBook:
         account.counter = max(account.counter, least)
 
     def waits(self, tracked: TrackedRequest) -> None:
-        """A request is in the queue: new, or back after preemption."""
-        account = _account(tracked)
+        """A request is in the queue: new, back after preemption, or from another policy's."""
+        account = tracked.account
+        if account is None:
+            account = tracked.account = self.accounts.of(tracked.request.tenant)
         if not account.num_waiting:
             account.blocked_since = self.step
             self.check_soon()

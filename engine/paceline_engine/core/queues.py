@@ -126,11 +126,11 @@ class WaitingQueue:
     def _insert(self, tracked: TrackedRequest) -> None:
         tracked.key = order_key(tracked, self._settings)
         lane = self._lane_of(tracked)
+        if self._book is not None:
+            self._book.waits(tracked)
         self._lanes_of(tracked).push(lane, tracked)
         self.lane_tokens[lane] += tracked.num_waiting_tokens
         self._num_waiting += 1
-        if self._book is not None:
-            self._book.waits(tracked)
 
     def _take(self, tracked: TrackedRequest) -> None:
         lane, lanes = self._lane_of(tracked), self._lanes_of(tracked)

@@ -338,10 +338,10 @@ class SchedulerState:
         """Requests that came under another policy owe nothing so far."""
         self.settle()
         for tracked in self.requests.values():
-            tracked.account = book.accounts.of(tracked.request.tenant)
-            tracked.num_paid_prompt = 0
+            tracked.account, tracked.num_paid_prompt = None, 0
             if tracked.slot >= 0:
                 slot = tracked.slot
+                tracked.account = book.accounts.of(tracked.request.tenant)
                 book.seated(tracked, int(self.slots.computed[slot]), int(self.slots.total[slot]))
 
     def _note_prompt_head(self, tracked: TrackedRequest) -> None:

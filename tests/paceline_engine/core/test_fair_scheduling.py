@@ -7,6 +7,7 @@ import pytest
 
 from paceline_crds import metrics
 from paceline_crds.settings import SchedulingPolicy
+from paceline_engine.core.accounts import MAX_TENANTS
 from paceline_engine.core.fair import RELIEF_STEPS
 from paceline_engine.testing.trial import Trial, tiny_limits
 
@@ -212,6 +213,20 @@ def test_the_policy_comes_and_goes_while_requests_run_and_wait() -> None:
         trial.step()
         trial.step()
         trial.change(scheduling_policy=policy, tenants=[{"name": "a", "weight": 1 + number}])
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_the_policy_may_come_when_more_tenants_wait_than_are_told_apart() -> None:
+    trial = Trial(tiny_limits(max_slots=4), max_num_seqs=1, is_checked=False)
+    for number in range(MAX_TENANTS + 20):
+        trial.submit([number % 97], max_tokens=1, tenant=f"t{number}")
+    trial.step()
+    trial.change(scheduling_policy=FAIR)
+    trial.scheduler.check()
+    book = trial.scheduler._state.fair
+    assert book is not None
+    assert len(book.accounts) == MAX_TENANTS + 1
     trial.run()
     trial.assert_all_solo()
 
