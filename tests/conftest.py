@@ -1,6 +1,7 @@
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Generator
 from typing import NoReturn
 
 import pytest
@@ -21,12 +22,7 @@ def leave_out() -> Callable[[str], NoReturn]:
     out. What nobody can install, a kind of processor, is a plain `pytest.skip`.
     """
 
-    def leave(reason: str) -> NoReturn:
-        if os.environ.get("PACELINE_REQUIRE") == "all":
-            pytest.fail(reason)
-        pytest.skip(reason)
-
-    return leave
+    return _leave_out
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +33,41 @@ def require_program(leave_out: Callable[[str], NoReturn]) -> Callable[[str], str
         return shutil.which(name) or leave_out(f"needs the program {name}")
 
     return require
+
+
+@pytest.fixture(scope="session")
+def cpp_compiler(leave_out: Callable[[str], NoReturn]) -> str:
+    """Path of the C++ compiler; where there is none the test is left out."""
+    from paceline_kernels.cpu import build
+
+    return build.find_compiler() or leave_out("needs a C++ compiler")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """A test whose fixtures need the C++ kernels is left out where nothing can compile them."""
+    return (yield from _leaving_out_kernels())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """The same for a test that names them itself."""
+    return (yield from _leaving_out_kernels())
+
+
+def _leaving_out_kernels() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except Exception as error:
+        build = sys.modules.get("paceline_kernels.cpu.build")
+        if build is None or build.find_compiler() is not None:
+            raise
+        if not isinstance(error, build.ImplUnavailableError):
+            raise
+        _leave_out(f"needs the C++ kernels: {error}")
+
+
+def _leave_out(reason: str) -> NoReturn:
+    if os.environ.get("PACELINE_REQUIRE") == "all":
+        pytest.fail(reason)
+    pytest.skip(reason)

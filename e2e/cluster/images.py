@@ -31,8 +31,9 @@ static void reap(int s) { while (waitpid(-1, 0, WNOHANG) > 0); }
 int main(void) { signal(SIGTERM, end); signal(SIGINT, end); signal(SIGCHLD, reap);
   for (;;) pause(); }
 """
-PASSWD = "root:x:0:0:root:/root:/bin/sh\nnonroot:x:65532:65532:nonroot:/tmp:/bin/sh\n"
-GROUP = "root:x:0:\nnonroot:x:65532:\n"
+PASSWD = "root:x:0:0:root:/root:/bin/sh\n"
+GROUP = "root:x:0:\n"
+"""Without the user that containers run as, who has no name in real images either."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 

@@ -123,9 +123,16 @@ class WriteGate:
     async def _serve(self, listener: socket.socket, ended: asyncio.Event) -> None:
         app = web.Application(client_max_size=_MAX_BODY)
         app.router.add_route("*", "/{path:.*}", self._pass)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        no_limit = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(auto_decompress=False, timeout=no_limit) as self._session:
+        # An operator that was killed takes its watches with it: they would stay open for minutes,
+        # and after a dozen kills no connection would be left for the next one's lists.
+        runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
+        )
+        async with aiohttp.ClientSession(
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None),
+            connector=aiohttp.TCPConnector(limit=0),
+        ) as self._session:
             await runner.setup()
             await web.SockSite(runner, listener).start()
             await ended.wait()

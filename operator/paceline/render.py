@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from paceline.errors import EXIT_OK, CommandError
+from paceline_crds import yaml_text
 
 if TYPE_CHECKING:
     from paceline_operator.decide.observed import Inputs
@@ -77,7 +78,7 @@ def render(args: argparse.Namespace) -> int:
     found = preview.documents(manifest, inputs_of(_values(args.values)), config)
     if isinstance(found, Refused):
         raise CommandError(f"{args.file}: {found.reason}: {found.message}")
-    sys.stdout.write(_NOTE + as_text(found))
+    sys.stdout.write(_NOTE + yaml_text.documents(found))
     return EXIT_OK
 
 
@@ -95,19 +96,6 @@ def inputs_of(values: Mapping[str, Any]) -> "Inputs":
         vllm_image=_image(engine.get("vllmImage")) or DEFAULT_IMAGES["vllmImage"],
         pod_defaults=engine.get("podDefaults") or {},
     )
-
-
-def as_text(documents: list[dict[str, Any]]) -> str:
-    """YAML documents without anchors: a repeated part is written out."""
-    dumped: str = yaml.dump_all(
-        documents, Dumper=_Dumper, sort_keys=False, explicit_start=True, width=100
-    )
-    return dumped
-
-
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
-        return True
 
 
 def _image(value: Any) -> str:

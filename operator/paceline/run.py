@@ -265,6 +265,7 @@ async def _serving_proxy(supervisor: "Supervisor", port: int) -> Any:
     import uvicorn
 
     from paceline.proxy import Proxy
+    from paceline_engine.serve.http_limits import LimitedHttp
 
     config = uvicorn.Config(
         Proxy(supervisor.replicas),
@@ -274,6 +275,7 @@ async def _serving_proxy(supervisor: "Supervisor", port: int) -> Any:
         access_log=False,
         lifespan="off",
         ws="none",
+        http=LimitedHttp,
         timeout_graceful_shutdown=2,
     )
     config.load()

@@ -1,7 +1,6 @@
 """`paceline serve MODEL`: one engine behind an OpenAI-compatible endpoint."""
 
 import argparse
-import ctypes
 import os
 import signal
 from collections.abc import Callable
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 Add = Callable[..., None]
 """`add_argument` of a group, whose flags leave nothing behind when they are not given."""
 MAX_PORT = 65_535
-_PR_SET_PDEATHSIG = 1
 
 
 def add_command(commands: Any) -> None:
@@ -198,7 +196,8 @@ def end_with_parent(parent_pid: int) -> None:
     Raises:
         CommandError: the parent has gone already.
     """
-    if hasattr(os, "pidfd_open"):  # Linux
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    from paceline_engine.serve import parent
+
+    parent.end_with_parent(signal.SIGTERM)
     if os.getppid() != parent_pid:
         raise CommandError(f"the owner of this replica (process {parent_pid}) has ended")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import yaml
 
 from paceline_crds import dashboards, metrics
 from paceline_crds.metrics import METRICS, Kind
+from paceline_engine.testing.ports import free_port
 from paceline_engine.testing.server_process import ServerProcess, server_process
 from paceline_engine.testing.tiny_model import TinyModel
 
@@ -102,9 +102,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 @contextmanager
 def prometheus(program: str, page_of: str, folder: Path) -> Iterator[str]:
     """A Prometheus that scrapes one target every second; its address."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     labels = {"namespace": "models", "pod": "chat-0", "paceline_dev_deployment": "chat"}
     target = {"targets": [page_of.removeprefix("http://")], "labels": labels}
     config = {

@@ -41,7 +41,7 @@ def scraped(
     labels = {"namespace": "models", "pod": "chat-0"}
     with (
         server_process(str(model), folder, *flags) as engine,
-        prometheus(program, engine.url, folder, labels) as url,
+        prometheus(program, engine.url, folder, labels, interval="500ms") as url,
     ):
         wait_for_series(url)
         end, started_s = time.monotonic() + SECONDS, time.time()
@@ -119,7 +119,7 @@ def test_targets_may_be_asked_for_that_engines_do_not_judge_and_are_marked_as_es
         ),
         ('namespace="modells"', "4s", 'instance="127.0.0.1:'),
         ('namespace=~"("', "4s", "refuses the question (status 400)"),
-        ('namespace="models"', "2s", "scrapes and needs 4; choose a longer --window"),
+        ('namespace="models"', "1s", "scrapes and needs 4; choose a longer --window"),
     ],
 )
 def test_a_wrong_question_is_answered_with_what_there_is(

@@ -2,6 +2,7 @@ import ctypes
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +13,20 @@ SMALL = 'extern "C" int paceline_width() { return 8; }'
 
 
 @pytest.fixture
-def small_sources(tmp_path, monkeypatch):
+def small_sources(tmp_path, monkeypatch, cpp_compiler):
     """A source folder that compiles in no time; the loader treats it as the real one."""
     folder = tmp_path / "src"
     folder.mkdir()
     (folder / "kernels.cpp").write_text(SMALL)
     monkeypatch.setattr(build, "SOURCES", folder)
     return folder
+
+
+def test_the_cache_folder_can_be_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
+    assert build.cache_folder() == tmp_path
+    monkeypatch.delenv("PACELINE_CACHE")
+    assert build.cache_folder() == Path.home() / ".cache" / "paceline"
 
 
 def library_in(folder):
@@ -127,6 +135,7 @@ def test_a_compiler_that_fails_is_reported_with_its_words(tmp_path, monkeypatch)
         build.load_library(tmp_path / "cache")
 
 
+@pytest.mark.usefixtures("cpp_compiler")
 def test_the_key_changes_with_flags_and_cpu(tmp_path, monkeypatch):
     first = library_in(tmp_path)
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-g"))

@@ -182,6 +182,7 @@ def test_importing_the_operations_imports_no_triton():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cpp_compiler")
 def test_a_forked_child_computes_with_threads_of_its_own():
     code = (
         "import os, torch; from paceline_kernels import ops; ops.set_cpu_threads(2); "

@@ -7,7 +7,6 @@ and is made once, by one process, whole or not at all. Imports neither torch nor
 
 import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from paceline_engine.core.errors import StartFailed
+from paceline_kernels.cpu.build import cache_folder
 
 Progress = Callable[[str, float], None]
 
@@ -43,7 +43,7 @@ def resolve(uri: str, *, cache_dir: Path | None = None, progress: Progress) -> P
     Raises:
         StartFailed: DownloadFailed, AuthFailed or UnsupportedModel.
     """
-    cache = cache_dir if cache_dir is not None else default_cache_dir()
+    cache = cache_dir if cache_dir is not None else cache_folder()
     if uri == DEMO:
         return _demo(cache, progress)
     if uri.startswith("hf://"):
@@ -58,12 +58,6 @@ def resolve(uri: str, *, cache_dir: Path | None = None, progress: Progress) -> P
         f"there is no model at {path}; give a safetensors folder, a .gguf file, hf://org/name "
         f"or {DEMO}",
     )
-
-
-def default_cache_dir() -> Path:
-    """$PACELINE_CACHE, else ~/.cache/paceline."""
-    named = os.environ.get("PACELINE_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "paceline"
 
 
 def _local_path(uri: str) -> Path:

@@ -6,8 +6,8 @@ requests that write nothing (slot -1) and read block 0, which is zero; tokens be
 write nothing either, and since attention is causal no real token sees them.
 
 Graphs are captured from the largest down, since the largest serves every step: after the first,
-what is missing costs only padding. Who captures decides when (Runner.load, Runner.rest); nothing
-here captures while it serves.
+what is missing costs only padding. Who captures decides when (Runner.load, Runner.do_spare_work);
+nothing here captures while it serves.
 """
 
 from collections.abc import Callable

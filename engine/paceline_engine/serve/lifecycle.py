@@ -15,12 +15,13 @@ from fastapi import FastAPI
 from paceline_crds.phases import DrainPhase, StartupPhase
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
-from paceline_engine.serve import listeners
+from paceline_engine.serve import http_limits, listeners
 from paceline_engine.serve.admin.admin import create_admin_app
 from paceline_engine.serve.config import LOG_FORMAT, ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.drain_gate import DrainGate
 from paceline_engine.serve.openai import app
+from paceline_engine.serve.openai.served_model import ServedModel
 from paceline_engine.serve.step.engine_client import EngineInfo, Startup
 from paceline_engine.serve.step.socket_client import SocketEngineClient
 
@@ -48,6 +49,7 @@ def serve(config: ServeConfig) -> int:
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
     # Its lines about its own start and end say nothing that ours do not.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    http_limits.raise_file_limit()
     try:
         refuse_at_start(config.settings)
         life = _Life(config)
@@ -80,13 +82,15 @@ class _Life:
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
         self._client = SocketEngineClient(config)
+        served = ServedModel(self._client, config)
+        self._client.prepare = served.prepare
         self._drain = Drain(
             shutdown_timeout_s=config.shutdown_timeout_s,
             sigterm_propagation_s=config.sigterm_propagation_s,
         )
         self._poke = asyncio.Event()
         self._gate = DrainGate(
-            app.create_public_app(self._client, config, self._drain), self._drain
+            app.create_public_app(self._client, config, self._drain, served), self._drain
         )
         self._admin_app = create_admin_app(
             self._client, config, self._drain, on_drain=self._poke.set
@@ -227,6 +231,7 @@ def _start(app_to_serve: FastAPI | DrainGate, listener: socket.socket) -> _Runni
             log_config=None,
             access_log=False,
             ws="none",
+            http=http_limits.LimitedHttp,
             server_header=False,
             timeout_graceful_shutdown=1,
             timeout_keep_alive=KEEP_ALIVE_S,

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import httpx
 
 from paceline_crds import routes
 from paceline_engine.core.errors import EngineError
+from paceline_engine.testing.ports import free_port
 
 
 class ServerDied(EngineError):
@@ -85,7 +85,7 @@ def server_process(
         ServerDied: it ended or was not ready in time.
     """
     log = folder / "server.log"
-    public, admin = _free_port(), _free_port()
+    public, admin = free_port(), free_port()
     command = [sys.executable, "-m", "paceline", "serve", model, "--served-model-name", "model"]
     command += ["--port", str(public), "--admin-port", str(admin), *flags]
     with log.open("wb") as out:
@@ -125,10 +125,3 @@ def _is_ready(server: ServerProcess) -> bool:
         return server.get(routes.HEALTH_READY).status_code == httpx.codes.OK
     except httpx.TransportError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

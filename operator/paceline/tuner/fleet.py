@@ -20,7 +20,9 @@ from paceline_operator.decide.tuning.signals import MIN_SCRAPES, Sample, Signal,
 
 IDENTITY = ("instance", "engine")
 """Labels that tell engines apart wherever they are scraped."""
-_PAIR = re.compile(r'\s*([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*("(?:[^"\\]|\\.)*"|[^",{}\s]+)\s*(?:,|$)')
+_PAIR = re.compile(
+    r'\s*([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*("(?:[^"\\]|\\.)*"|[^"=~!,{}\s][^",{}\s]*)\s*(?:,|$)'
+)
 _KNOWN = frozenset(signal.value for signal in Signal)
 _SHOWN = 5
 _LATENCIES = {

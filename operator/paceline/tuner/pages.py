@@ -41,13 +41,13 @@ def of_snapshot(snapshot: "StatsSnapshot", started_s: float) -> Page:
                 tuple(sorted(zip(labels, key, strict=True))): value for key, value in values.items()
             }
     for name, data in snapshot.histograms.items():
-        if f"{name}_count" not in SERIES and f"{name}_bucket" not in SERIES:
-            continue
         counts = list(accumulate(data.counts))
         bounds = (*map(str, METRICS[name].buckets), "+Inf")
-        page[f"{name}_bucket"] = {
-            (("le", bound),): float(count) for bound, count in zip(bounds, counts, strict=True)
-        }
-        page[f"{name}_sum"] = {(): data.sum}
-        page[f"{name}_count"] = {(): float(counts[-1])}
+        if f"{name}_bucket" in SERIES:
+            page[f"{name}_bucket"] = {
+                (("le", bound),): float(count) for bound, count in zip(bounds, counts, strict=True)
+            }
+        for ending, value in (("sum", data.sum), ("count", float(counts[-1]))):
+            if f"{name}_{ending}" in SERIES:
+                page[f"{name}_{ending}"] = {(): value}
     return page

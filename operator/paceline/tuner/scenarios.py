@@ -12,7 +12,7 @@ from typing import Any
 from numpy.random import Generator, default_rng
 
 from paceline_crds import resolve
-from paceline_crds.settings import EngineSettings
+from paceline_crds.settings import EngineSettings, border_name, knobs
 from paceline_crds.spec import LLMDeploymentSpec
 from paceline_engine.sim.arrivals import Arrivals, ClosedLoop, OpenLoop
 from paceline_engine.sim.drafts import Drafts
@@ -26,6 +26,7 @@ MACHINE = LinearCost(step=60.0, prefill_token=0.3, decode_token=1.0)
 """Ten steps a second: a prompt of 100 tokens takes 90 ms, 40 decodes take 100."""
 TUNING: Mapping[str, Any] = {"window": "10s", "minRequests": 200, "cooldown": "0s"}
 Range = tuple[int, int]
+_NAMES = {border_name(name): name for name in knobs()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class Shape:
             length = int(rng.integers(*(self.long_prompt if is_long else self.prompt)))
             head: tuple[int, ...] = ()
             if self.num_heads:
-                head = prompt((1 << 40) + int(rng.integers(self.num_heads)), self.head)
+                head = prompt((1 << 28) + int(rng.integers(self.num_heads)), self.head)
             is_tail = rng.random() < self.tail_share
             yield SimRequest(
                 arrival_s=at_s,
@@ -116,7 +117,8 @@ class Scenario:
         """
         base = resolve.settings_of(self.manifest())
         written = {name: getattr(base, name) for name in base.model_fields_set}
-        made = EngineSettings.model_validate({**written, **self.own, **settings})
+        given = {_NAMES[name]: value for name, value in settings.items()}
+        made = EngineSettings.model_validate({**written, **self.own, **given})
         return Simulator(
             made,
             limits_of(made),
@@ -135,7 +137,7 @@ def _scheduling(**values: Any) -> dict[str, Any]:
 _SCENARIOS = (
     Scenario(
         symptom=Symptom.KV_PRESSURE,
-        shape=Shape(clients=40, prompt=(10, 30), output=(4, 8), tail_share=0.2, tail=(60, 100)),
+        shape=Shape(clients=40, prompt=(10, 30), output=(2, 6), tail_share=0.3, tail=(150, 250)),
         spec={
             **_scheduling(maxNumSeqs=40, bootMaxNumSeqs=64),
             "slo": {"itl": {"target": "300ms"}},
@@ -148,7 +150,10 @@ _SCENARIOS = (
     Scenario(
         symptom=Symptom.SPECULATION_COSTS,
         shape=Shape(clients=80, prompt=(10, 30), output=(10, 20)),
-        spec={"speculative": {"method": "Ngram", "numTokens": 4, "adaptive": False}},
+        spec={
+            "speculative": {"method": "Ngram", "numTokens": 4, "adaptive": False},
+            "tuning": {**TUNING, "bounds": {"speculativeNumTokens": {"min": 0}}},
+        },
         own={"num_kv_blocks": 2048},
         turns=("speculativeNumTokens",),
         grid={"speculativeNumTokens": (4, 2, 1, 0)},
@@ -157,7 +162,7 @@ _SCENARIOS = (
     Scenario(
         symptom=Symptom.SPIKY_STREAMS,
         shape=Shape(
-            rate=3.0, prompt=(5, 20), output=(8, 16), long_share=0.05, long_prompt=(600, 900)
+            rate=2.5, prompt=(5, 20), output=(8, 16), long_share=0.1, long_prompt=(600, 900)
         ),
         spec={
             **_scheduling(interTokenTargetMs=0, maxNumBatchedTokens=1024),
@@ -176,7 +181,7 @@ _SCENARIOS = (
         symptom=Symptom.SLOW_STREAMS,
         shape=Shape(clients=64, prompt=(5, 60), output=(2, 24)),
         spec={
-            **_scheduling(maxNumSeqs=64),
+            **_scheduling(maxNumSeqs=64, interTokenTargetMs=0),
             "slo": {"itl": {"target": "160ms"}},
             "tuning": {**TUNING, "bounds": {"maxNumSeqs": {"min": 8}}},
         },

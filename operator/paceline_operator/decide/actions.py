@@ -66,63 +66,48 @@ class WriteStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatchSettings:
-    """`PATCH /v1/paceline/settings` of one pod with `{**changes, "revision": revision}`."""
+class _ToPod:
+    """What goes to one pod, and to no other of its name."""
 
     pod: str
     pod_uid: str
+
+    @property
+    def target(self) -> str:
+        """`Kind/name`."""
+        return f"Pod/{self.pod}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchSettings(_ToPod):
+    """`PATCH /v1/paceline/settings` of one pod with `{**changes, "revision": revision}`."""
+
     changes: Mapping[str, Any]
     revision: int
     stops_plan: ClassVar[bool] = False
 
-    @property
-    def target(self) -> str:
-        """`Kind/name`."""
-        return f"Pod/{self.pod}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainPod:
+class DrainPod(_ToPod):
     """`POST /v1/paceline/drain` of one pod."""
 
-    pod: str
-    pod_uid: str
     propagation_s: float
     stops_plan: ClassVar[bool] = False
 
-    @property
-    def target(self) -> str:
-        """`Kind/name`."""
-        return f"Pod/{self.pod}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnnotatePod:
+class AnnotatePod(_ToPod):
     """Merge-patch annotations of one pod, with its uid; None takes an annotation away."""
 
-    pod: str
-    pod_uid: str
     annotations: Mapping[str, str | None]
     stops_plan: ClassVar[bool] = True
 
-    @property
-    def target(self) -> str:
-        """`Kind/name`."""
-        return f"Pod/{self.pod}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeletePod:
+class DeletePod(_ToPod):
     """Delete one pod, with its uid; its ReplicaSet makes another one."""
 
-    pod: str
-    pod_uid: str
     stops_plan: ClassVar[bool] = True
-
-    @property
-    def target(self) -> str:
-        """`Kind/name`."""
-        return f"Pod/{self.pod}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

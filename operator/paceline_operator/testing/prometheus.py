@@ -18,15 +18,16 @@ def free_address() -> str:
 
 @contextmanager
 def prometheus(
-    program: str, page_of: str, folder: Path, labels: Mapping[str, str]
+    program: str, page_of: str, folder: Path, labels: Mapping[str, str], *, interval: str = "1s"
 ) -> Iterator[str]:
-    """A Prometheus that scrapes one engine in two jobs, every second: everything is there twice.
+    """A Prometheus that scrapes one engine in two jobs: everything is there twice.
 
     Args:
         program: its path.
         page_of: base URL of the engine.
         folder: for its files.
         labels: of every series.
+        interval: between scrapes.
 
     Yields:
         Its URL.
@@ -34,7 +35,7 @@ def prometheus(
     address = free_address()
     target = {"targets": [page_of.removeprefix("http://")], "labels": dict(labels)}
     config = {
-        "global": {"scrape_interval": "1s"},
+        "global": {"scrape_interval": interval, "scrape_timeout": interval},
         "scrape_configs": [
             {"job_name": name, "static_configs": [target]} for name in ("one", "two")
         ],

@@ -85,13 +85,6 @@ def test_two_builders_at_once_build_once(tmp_path: Path) -> None:
     assert (builds[0] / "file").read_text() == "x"
 
 
-def test_the_cache_folder_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    assert store.default_cache_dir() == tmp_path
-    monkeypatch.delenv("PACELINE_CACHE")
-    assert store.default_cache_dir() == Path.home() / ".cache" / "paceline"
-
-
 @pytest.mark.slow
 def test_resolving_and_converting_import_neither_torch_nor_transformers() -> None:
     code = (

@@ -9,6 +9,7 @@ from paceline_crds.settings import DType
 from paceline_engine.model.families import load_config
 from paceline_engine.run.kernels import bf16_wins, choose_kernels
 from paceline_engine.testing.tiny_model import TinyModel
+from paceline_kernels import ops
 from paceline_kernels.cpu.build import has_bf16_units
 from paceline_kernels.kernel_table import Measured
 
@@ -31,7 +32,8 @@ def test_the_setting_decides_what_is_rounded(tmp_path: Path, dtype: DType) -> No
     if has_bf16_units() and dtype != DType.FLOAT32:
         pytest.skip("needs a CPU without bfloat16 units: here a measurement decides")
     choice = choose_kernels(load_config(TinyModel().write(tmp_path)), dtype)
-    assert (choice.linear, choice.ops, choice.sampler) == ("cpu", "cpu", "cpu")
+    own = "torch" if ops.cpu_unavailable_reason() else "cpu"
+    assert (choice.linear, choice.ops, choice.sampler) == (own, own, own)
     assert choice.linear_dtype == torch.float32
     is_rounded = dtype == DType.BFLOAT16
     assert choice.kv_dtype == (torch.bfloat16 if is_rounded else torch.float32)

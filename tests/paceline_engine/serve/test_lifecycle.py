@@ -23,6 +23,7 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.lifecycle import EXIT_USAGE, serve
 from paceline_engine.testing import fake_engine
+from paceline_engine.testing.ports import free_port
 from paceline_engine.testing.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.slow
@@ -68,11 +69,6 @@ def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.01)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextmanager
@@ -246,6 +242,17 @@ def test_a_failed_start_is_told_and_ends_the_server(tmp_path: Path) -> None:
     with serving(tmp_path, files, is_ready=False) as server:
         assert server.ends_with() == 3
         assert "UnsupportedModel: the test wants it so" in server.log.read_text()
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_server_that_could_read_no_text_is_never_ready(tmp_path: Path, file: str) -> None:
+    with serving(tmp_path, {file: "no JSON"}, is_ready=False) as server:
+        until(lambda: server.process.poll() is not None or server.status("/health/ready") == 200)
+        assert server.ends_with() == 3
+        text = server.log.read_text()
+        assert "the engine did not start: UnsupportedModel: cannot read" in text
+        assert file in text
+        assert "Traceback" not in text
 
 
 def test_a_hung_step_turns_liveness_red_and_back(tmp_path: Path) -> None:

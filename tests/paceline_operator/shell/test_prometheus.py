@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from paceline_engine.testing.ports import free_port
 from paceline_engine.testing.server_process import server_process
 from paceline_engine.testing.tiny_model import TinyModel
 from paceline_operator.decide.observed import Measured
@@ -15,7 +16,7 @@ from paceline_operator.decide.tuning import queries
 from paceline_operator.decide.tuning.asking import Question
 from paceline_operator.decide.tuning.signals import Sample, Signal, Window
 from paceline_operator.shell.prometheus import Prometheus
-from paceline_operator.testing.prometheus import free_address, prometheus
+from paceline_operator.testing.prometheus import prometheus
 
 NUM_REQUESTS = 12
 NUM_SCRAPES = 12
@@ -89,7 +90,7 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 
 def test_one_that_is_away_is_a_reason_and_no_error() -> None:
-    found = measured(f"http://{free_address()}", question(1000))
+    found = measured(f"http://127.0.0.1:{free_port()}", question(1000))
     assert found.lack == "PrometheusUnreachable"
     assert found.text
     assert found.samples == ()
@@ -121,7 +122,7 @@ def test_a_refusal_is_told_in_its_own_words_and_what_was_answered_before_is_kept
         app.router.add_post("/api/v1/query", answer)
         runner = web.AppRunner(app)
         await runner.setup()
-        address = free_address()
+        address = f"127.0.0.1:{free_port()}"
         host, port = address.split(":")
         await web.TCPSite(runner, host, int(port)).start()
         client = Prometheus(f"http://{address}/")
@@ -139,6 +140,6 @@ def test_a_refusal_is_told_in_its_own_words_and_what_was_answered_before_is_kept
 
 
 def test_a_window_without_pods_is_not_asked_for() -> None:
-    found = measured(f"http://{free_address()}", question(1000, pods=()))
+    found = measured(f"http://127.0.0.1:{free_port()}", question(1000, pods=()))
     assert found.lack == ""
     assert found.samples[0].values == {}

@@ -217,9 +217,7 @@ def _answer_errors_as_objects(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        where = first["loc"]
-        text = faults.sentence(first, request.url.path)
-        return _error(400, text, "body" if where[0] == "body" else str(where[-1]))
+        return _error(400, faults.sentence(first, request.url.path), faults.place(first))
 
     @app.exception_handler(Exception)
     async def unforeseen(_: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - logged by the server

@@ -15,12 +15,17 @@ def sentence(error: Mapping[str, Any], path: str) -> str:
         error: an entry of `RequestValidationError.errors()`.
         path: of the call.
     """
-    place = [str(part) for part in error["loc"]]
-    if place[:1] != ["body"]:
-        name = place[-1]
+    name = place(error)
+    if name != "body":
         return f"{name}: {error['msg']}, got {phrases.got(error.get('input'))}; change {name}"
     example = _EXAMPLES.get(path, "{}")
     return f"the body must be a JSON object such as {example}, got {_body(error)}"
+
+
+def place(error: Mapping[str, Any]) -> str:
+    """`body`, or the name of a parameter of the query."""
+    loc = error["loc"]
+    return "body" if loc[0] == "body" else str(loc[-1])
 
 
 def _body(error: Mapping[str, Any]) -> str:

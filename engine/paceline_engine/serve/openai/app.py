@@ -14,13 +14,16 @@ from paceline_engine.serve.openai.served_model import ServedModel
 from paceline_engine.serve.step.engine_client import EngineClient
 
 
-def create_public_app(client: EngineClient, config: ServeConfig, drain: Drain) -> FastAPI:
+def create_public_app(
+    client: EngineClient, config: ServeConfig, drain: Drain, served: ServedModel | None = None
+) -> FastAPI:
     """Build the app; the engine may still be starting.
 
     Args:
         client: of the engine.
         config: what the server was started with.
         drain: read by the readiness probe. `drain_gate.DrainGate` goes around the app.
+        served: reads tokenizer and template on the first request unless it has done so.
 
     Raises:
         StartFailed: the API key file cannot be used.
@@ -33,7 +36,7 @@ def create_public_app(client: EngineClient, config: ServeConfig, drain: Drain) -
         redoc_url=None,
         redirect_slashes=False,
     )
-    served = ServedModel(client, config)
+    served = served or ServedModel(client, config)
     launcher = Launcher(client=client, config=config, served=served)
     app.include_router(generation_routes.router(launcher))
     app.include_router(text_routes.router(client, config, served, drain))

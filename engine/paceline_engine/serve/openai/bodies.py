@@ -65,7 +65,7 @@ def parse_large(kind: type[B], data: bytes) -> B:
     """
     try:
         fields = _FIELDS_OF.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return validation.parse(kind, data)  # it says what is wrong
     for name in fields.keys() - kind.model_fields.keys():
         fields[name] = msgspec.Raw(b"null")  # reported by its name, never read

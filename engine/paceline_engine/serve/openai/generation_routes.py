@@ -120,8 +120,6 @@ async def _completion_prompt(
     else:
         token_ids = prompt
     fitted = fit_prompt(token_ids, body, loaded.info, "prompt")
-    if given is None:
-        validation.check_token_ids("prompt", fitted, loaded.info.vocab_size)
     if len(fitted) != len(token_ids):
         given = None
     return echoed_prompt(fitted, given, body, loaded)

@@ -44,6 +44,9 @@ class RequestMiddleware:
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
 
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server sends the head of the answer alone
+
         unread = _UnreadBody(headers, receive)
         is_started = False
 
@@ -118,7 +121,7 @@ async def read_json_body(request: HttpRequest) -> bytes:
     """The body of a JSON request.
 
     Raises:
-        ApiError: 413 over the limit, 415 for another content type.
+        ApiError: 413 over the limit, 415 for another content type or encoding.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
@@ -126,6 +129,13 @@ async def read_json_body(request: HttpRequest) -> bytes:
             415,
             f"the content type must be application/json, got {kind[:64]!r}; "
             "send the header `Content-Type: application/json`",
+            code="unsupported_media_type",
+        )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in {"", "identity"}:
+        raise ApiError(
+            415,
+            f"the content encoding must be identity, got {encoding[:64]!r}; send the body as it is",
             code="unsupported_media_type",
         )
     length = request.headers.get("content-length", "")

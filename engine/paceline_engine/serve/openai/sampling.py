@@ -15,10 +15,12 @@ LEAST_TEMPERATURE = 1e-5
 def fit_prompt(
     token_ids: list[int], body: ChatBody | CompletionBody, info: EngineInfo, param: str
 ) -> list[int]:
-    """Cut the prompt as the body asks and check that it fits the window.
+    """Cut the prompt as the body asks and check that it fits the window and the vocabulary.
+
+    A tokenizer may know more tokens than the model has rows for, so text is checked too.
 
     Raises:
-        ApiError: 400, empty or too long; the message names both numbers.
+        ApiError: 400, empty, too long (the message names both numbers) or of unknown tokens.
     """
     least_output = 0 if body.max_tokens == 0 else 1
     keep = body.truncate_prompt_tokens
@@ -36,6 +38,7 @@ def fit_prompt(
             param,
             "context_length_exceeded",
         )
+    check_token_ids(param, token_ids, info.vocab_size)
     return token_ids
 
 
@@ -78,7 +81,7 @@ def sampling_params(
     max_tokens = room if asked is None else min(asked, room)
     stop_ids = body.stop_token_ids or []
     check_token_ids("stop_token_ids", stop_ids, info.vocab_size)
-    bad_words = _bad_words(body.bad_words or [], tokenizer)
+    bad_words = _bad_words(body.bad_words or [], tokenizer, info.vocab_size)
     min_tokens = min(body.min_tokens or 0, max_tokens)
     allowed = body.allowed_token_ids
     if allowed is not None:
@@ -136,13 +139,19 @@ def _logit_bias(bias: dict[str, float], vocab_size: int) -> tuple[tuple[int, flo
     return tuple(sorted(pairs.items()))
 
 
-def _bad_words(words: list[str], tokenizer: TextTokenizer) -> tuple[tuple[int, ...], ...]:
-    """Each word as it is tokenised at the start of a text and after a space."""
+def _bad_words(
+    words: list[str], tokenizer: TextTokenizer, vocab_size: int
+) -> tuple[tuple[int, ...], ...]:
+    """Each word as it is tokenised at the start of a text and after a space.
+
+    What has a token that the model does not have never comes, and need not be banned.
+    """
     sequences: dict[tuple[int, ...], None] = {}
     for word in words:
         for text in (word, " " + word.lstrip()):
             token_ids = tuple(tokenizer.encode(text, add_special_tokens=False))
             if not token_ids:
                 raise bad_request(f"bad_words: {word!r} has no tokens", "bad_words")
-            sequences[token_ids] = None
+            if max(token_ids) < vocab_size:
+                sequences[token_ids] = None
     return tuple(sequences)

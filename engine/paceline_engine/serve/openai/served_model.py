@@ -1,6 +1,7 @@
 """The model behind this server, as the HTTP process knows it: facts, tokenizer, chat template."""
 
 import asyncio
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from paceline_engine.serve.openai.errors import ApiError, unavailable
 from paceline_engine.serve.step.engine_client import EngineClient, EngineInfo
 from paceline_engine.serve.text.chat import ChatTemplate
 from paceline_engine.serve.text.tokenizer import TextTokenizer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,22 @@ class ServedModel:
                 f"the model {name[:128]!r} is not served here; {routes.MODELS} lists {self.name!r}",
                 param="model",
                 code="model_not_found",
+            )
+
+    def prepare(self, info: EngineInfo) -> None:
+        """Read tokenizer and template before the engine is called ready.
+
+        Raises:
+            StartFailed: UnsupportedModel, they cannot be read: no request could be served.
+        """
+        self._loaded = loaded = _load(info)
+        num_tokens = loaded.tokenizer.tokenizer.get_vocab_size()
+        if num_tokens > info.vocab_size:
+            log.warning(
+                "the tokenizer knows %d tokens, the model %d: a text with one of the others is "
+                "refused with 400",
+                num_tokens,
+                info.vocab_size,
             )
 
     async def text(self) -> LoadedText:

@@ -7,14 +7,18 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 
+from paceline_engine.core.errors import StartFailed
 from paceline_engine.serve.config import ServeConfig
-from paceline_engine.serve.step.engine_client import Heartbeat
+from paceline_engine.serve.step.engine_client import EngineInfo, Heartbeat
 from paceline_engine.serve.step.heartbeat import SharedHeartbeat
 from paceline_engine.serve.step.message_client import MessageClient
 from paceline_engine.serve.step.messages import (
     SOCKET_BUFFER_BYTES,
     FrameBuffer,
+    FromEngine,
+    Loaded,
     Start,
     Stop,
     ToEngine,
@@ -38,16 +42,20 @@ class SocketEngineClient(MessageClient):
 
     Attributes:
         exit_code: of the step process, None while it lives; negative for a signal.
+        prepare: called in a thread with a loaded engine before it is called ready; what it raises
+            ends the start.
     """
 
     def __init__(self, config: ServeConfig) -> None:
         super().__init__(self._write)
         self.exit_code: int | None = None
+        self.prepare: Callable[[EngineInfo], None] | None = None
         self._config = config
         self._page: SharedHeartbeat | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._transport: asyncio.Transport | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
         self._hung_up = asyncio.Event()
         self._is_closing = False
@@ -117,6 +125,26 @@ class SocketEngineClient(MessageClient):
         page, self._page = self._page, None
         if page is not None:
             page.close()
+
+    def receive(self, message: FromEngine) -> None:
+        """Take one message of the loop; what it loaded is prepared before it counts as ready."""
+        if isinstance(message, Loaded) and self.prepare is not None:
+            self._preparing = asyncio.create_task(self._make_ready(message, self.prepare))
+        else:
+            super().receive(message)
+
+    async def _make_ready(self, loaded: Loaded, prepare: Callable[[EngineInfo], None]) -> None:
+        try:
+            await asyncio.to_thread(prepare, loaded.info)
+        except StartFailed as error:
+            self.lose(error.reason, str(error))
+        except Exception as error:
+            log.exception("the loaded model cannot be served")
+            self.lose("Internal", f"{type(error).__name__}: {error}")
+        else:
+            super().receive(loaded)
+            return
+        self._write(Stop())
 
     def _start_message(self) -> Start:
         config = self._config

@@ -6,7 +6,6 @@ may send them to every process at once while the client still drains.
 """
 
 import argparse
-import ctypes
 import gc
 import importlib
 import logging
@@ -23,6 +22,7 @@ from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
+from paceline_engine.serve import parent
 from paceline_engine.serve.config import LOG_FORMAT
 from paceline_engine.serve.step import settings_file
 from paceline_engine.serve.step.assembly import LoadedRunner, assemble, engine_info
@@ -50,7 +50,6 @@ _PHASES = {
 """What those who load say of their work -> the phase that people see."""
 _PROGRESS_EVERY_S = 0.05
 _FLUSH_S = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 class Starting:
@@ -105,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
     # Before anything slow: a signal to the whole process group is for the client to act upon.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _die_with_parent()
+    parent.end_with_parent(signal.SIGKILL)
     # Imports and loading make objects that stay: an eighth of their time would be collection.
     gc.disable()
     parser = argparse.ArgumentParser(prog="paceline-step-process")
@@ -208,12 +207,6 @@ def _give_up(link: Link, reason: str, message: str, exit_code: int) -> int:
     link.send(Failed(reason, message))
     link.flush(_FLUSH_S)
     return exit_code
-
-
-def _die_with_parent() -> None:
-    """On Linux the kernel ends this process with its parent, even while a model loads."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _leave(exit_code: int) -> NoReturn:

@@ -14,7 +14,7 @@ import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from paceline_crds import routes
-from paceline_engine.core.errors import EngineError
+from paceline_engine.core.errors import EngineError, StartFailed
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
@@ -83,11 +83,13 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, model_dir: Path) -> "ChatTemplate":
-        """From `chat_template.jinja`, else from `tokenizer_config.json`."""
-        config: dict[str, Any] = {}
+        """From `chat_template.jinja`, else from `tokenizer_config.json`.
+
+        Raises:
+            StartFailed: UnsupportedModel, a file is there and cannot be read.
+        """
         config_path = model_dir / "tokenizer_config.json"
-        if config_path.is_file():
-            config = json.loads(config_path.read_text(encoding="utf-8"))
+        config = _read_config(config_path) if config_path.is_file() else {}
         special = {
             name: text
             for name in _SPECIAL_TOKENS
@@ -95,11 +97,13 @@ class ChatTemplate:
         }
         path = model_dir / "chat_template.jinja"
         if path.is_file():
-            return cls(path.read_text(encoding="utf-8"), special)
+            return cls(_read_text(path), special)
         source = config.get("chat_template")
         if isinstance(source, list):
-            named = {entry["name"]: entry["template"] for entry in source}
-            source = named.get("default")
+            entries = [entry for entry in source if isinstance(entry, dict)]
+            source = next((e.get("template") for e in entries if e.get("name") == "default"), None)
+        if source is not None and not isinstance(source, str):
+            raise _unreadable(config_path, f"chat_template is a {type(source).__name__}, no text")
         return cls(source, special)
 
     def render(
@@ -148,6 +152,29 @@ class ChatTemplate:
                 f"the chat template failed on the messages: {type(error).__name__}: {error}"
             ) from error
         return _cut_after(text, plain[-1]["content"]) if continue_final_message else text
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(_read_text(path))
+    except ValueError as error:
+        raise _unreadable(path, str(error)) from error
+    if not isinstance(config, dict):
+        raise _unreadable(path, "it is no JSON object")
+    return config
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def _unreadable(path: Path, why: str) -> StartFailed:
+    return StartFailed(
+        "UnsupportedModel", f"cannot read {path}: {why}; replace the file or remove it"
+    )
 
 
 def _token_text(token: Any) -> str | None:

@@ -25,7 +25,8 @@ class Arm:
         usage: KV usage's 95th percentile of each window, added up.
         prompts, outputs: tokens of finished requests.
         output_tokens: given to clients, of requests that still run too.
-        ttft, prefill: seconds, weighted by finished requests.
+        ttft, prefill, itl: mean seconds (of the gap between tokens the median), weighted by
+            finished requests.
         waiting: least waiting requests of each window, added up.
     """
 
@@ -51,6 +52,7 @@ class Arm:
     preemptions: float = 0.0
     ttft: float = 0.0
     prefill: float = 0.0
+    itl: float = 0.0
     usage: float = 0.0
     waiting: float = 0.0
     primary: float = 0.0
@@ -172,6 +174,7 @@ def _of_sample(sample: Sample, has_targets: bool) -> Arm:
         outputs=_length(sample, Signal.OUTPUT_LENGTH, Signal.OUTPUT_TOKENS) * finished,
         ttft=value(Signal.TTFT) * finished,
         prefill=value(Signal.PREFILL_TIME) * finished,
+        itl=value(Signal.ITL_P50) * finished,
         **counts,
     )
     goodput = made.goodput(has_targets)

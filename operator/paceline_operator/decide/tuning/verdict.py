@@ -18,6 +18,10 @@ ALARM_POINTS = 0.05
 ALARM_PREEMPTIONS = 3.0
 TTFT_COST = 1.15
 THROUGHPUT_LOSS = 0.85
+OUT_OF_REACH = 0.02
+"""Up to this share of requests within every target, nobody is."""
+LEAST_PROGRESS = 0.05
+"""By so much a latency that is far from its target has to fall."""
 MIN_WINDOWS = 3
 PATIENCE = 3
 """An unclear comparison goes on until so many times the requests of an arm."""
@@ -55,6 +59,8 @@ def judge(symptom: Symptom, before: Arm, after: Arm, policy: Policy) -> Verdict:
     if not compared.is_equal:
         text = f"{compared.worst} differs by {compared.difference:.0%}"
         return Verdict(judgement=Judgement.OTHER_LOAD, text=text)
+    if far := _far_from_targets(symptom, before, after, policy, compared.demand):
+        return far
     has_targets = policy.has_targets
     was, is_now = before.goodput(has_targets), after.goodput(has_targets) / compared.demand
     gain = is_now / max(was, 1 / max(1.0, before.pod_seconds)) - 1
@@ -69,6 +75,32 @@ def judge(symptom: Symptom, before: Arm, after: Arm, policy: Policy) -> Verdict:
     if gain > noise:
         return Verdict(judgement=Judgement.BETTER, text=text)
     judgement = Judgement.WORSE if gain < -noise else Judgement.UNCLEAR
+    return Verdict(judgement=judgement, text=text)
+
+
+def _far_from_targets(
+    symptom: Symptom, before: Arm, after: Arm, policy: Policy, demand: float
+) -> Verdict | None:
+    """Where nobody is within the targets on either side goodput tells nothing: is it nearer now?
+
+    Several steps may be needed until the first request is within; without this each of them would
+    be taken back, and the way be closed by its tabu.
+    """
+    shares = [arm.attainment("all") for arm in (before, after)]
+    if any(share is None or share > OUT_OF_REACH for share in shares):
+        return None
+    missed = [name for name in ("ttft", "itl") if name in policy.targets]
+    if not missed:
+        return None
+    name = min(missed, key=lambda name: before.attainment(name) or 0.0)
+    was, now = (arm.per_request(getattr(arm, name)) for arm in (before, after))
+    text = f"nobody is within the targets; {name} went from {was:.3f} s to {now:.3f} s"
+    if broken := _broken(symptom, before, after, policy, demand):
+        return Verdict(judgement=Judgement.WORSE, text=f"{text}; {broken}")
+    progress = 1 - now / was if was > 0 else 0.0
+    if progress > LEAST_PROGRESS:
+        return Verdict(judgement=Judgement.BETTER, text=text)
+    judgement = Judgement.WORSE if progress < -LEAST_PROGRESS else Judgement.UNCLEAR
     return Verdict(judgement=judgement, text=text)
 
 

@@ -8,13 +8,13 @@ from starlette.testclient import TestClient
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai.app import create_public_app
+from paceline_engine.testing.bodies import CHAT
 from paceline_engine.testing.scripted_engine import ScriptedEngine, saying
 from paceline_engine.testing.tiny_model import tiny_tokenizer
 
 TEXT = "The river 日本 🎉 and the bridge held all of them"
 TOKENIZER = tiny_tokenizer()
 IDS = TOKENIZER.encode(TEXT).ids
-CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
 class Server:

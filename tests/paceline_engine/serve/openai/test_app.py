@@ -20,9 +20,8 @@ from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai.app import create_public_app
 from paceline_engine.serve.step.in_process import InProcessEngineClient
+from paceline_engine.testing.bodies import CHAT
 from paceline_engine.testing.fake_engine import FakeEngine
-
-CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
 class DistantEngine(InProcessEngineClient):

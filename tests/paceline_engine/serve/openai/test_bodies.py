@@ -66,6 +66,11 @@ def test_what_is_no_json_object_is_refused_in_the_same_words(text: str) -> None:
     assert read[0] == 400
 
 
+@pytest.mark.parametrize("piece", ['{"a":', "[", '{"prompt":[', '{"a":[{"b":'])
+def test_a_body_of_any_depth_is_refused_as_no_json(piece: str) -> None:
+    assert outcome(bodies.parse_large, CompletionBody, piece * 50_000)[0] == 400
+
+
 def test_too_many_token_ids_are_refused_before_they_are_read() -> None:
     text = json.dumps({"prompt": [1] * (2**20 + 1)})
     assert outcome(bodies.parse_large, CompletionBody, text) == (

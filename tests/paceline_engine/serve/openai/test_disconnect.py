@@ -13,9 +13,8 @@ from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai.app import create_public_app
 from paceline_engine.serve.step.engine_client import OutputDelta
+from paceline_engine.testing.bodies import CHAT
 from paceline_engine.testing.scripted_engine import Play, ScriptedEngine
-
-CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
 class Client:

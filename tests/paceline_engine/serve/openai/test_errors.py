@@ -13,9 +13,8 @@ from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai import middleware
 from paceline_engine.serve.openai.app import create_public_app
 from paceline_engine.serve.step.engine_client import EngineGone, OutputDelta, Startup
+from paceline_engine.testing.bodies import CHAT
 from paceline_engine.testing.scripted_engine import Play, ScriptedEngine, ending, saying
-
-CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
 class Server:
@@ -53,6 +52,20 @@ def test_an_unknown_route_is_404(tiny_folder: Path) -> None:
     answer = Server(tiny_folder).client.get("/v1/nothing")
     assert answer.status_code == 404
     assert error_of(answer)["code"] == "route_not_found"
+
+
+def test_an_encoded_body_is_415_and_the_encoding_is_named(tiny_folder: Path) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    answer = Server(tiny_folder).client.post("/v1/completions", content=b"\x1f", headers=headers)
+    assert answer.status_code == 415
+    assert "'gzip'" in error_of(answer)["message"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/ready", "/v1/models", "/metrics"])
+def test_head_answers_as_get_does(tiny_folder: Path, path: str) -> None:
+    client = Server(tiny_folder).client
+    assert client.head(path).status_code == client.get(path).status_code == 200
+    assert client.head("/v1/completions").status_code == 405
 
 
 def test_a_wrong_method_is_405_and_says_which(tiny_folder: Path) -> None:

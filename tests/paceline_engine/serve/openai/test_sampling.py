@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,16 @@ def test_a_request_that_leaves_no_token_is_refused(tokenizer: TextTokenizer) -> 
         with pytest.raises(ApiError, match="allow more"):
             params(tokenizer, text(**fields))
     assert params(tokenizer, text(allowed_token_ids=[2])).allowed_token_ids == (2,)
+
+
+def test_a_token_that_only_the_tokenizer_knows_never_reaches_the_model(
+    tokenizer: TextTokenizer,
+) -> None:
+    with pytest.raises(ApiError, match=r"\[0, 512\), got 512"):
+        fit_prompt([1, 512], text(), INFO, "prompt")
+    assert fit_prompt([512, 1], text(truncate_prompt_tokens=1), INFO, "prompt") == [1]
+    small = replace(INFO, vocab_size=4)
+    banned = sampling_params(
+        text(bad_words=["bridge"]), num_prompt_tokens=1, info=small, tokenizer=tokenizer
+    ).bad_words
+    assert banned == ()

@@ -9,9 +9,9 @@ from starlette.testclient import TestClient
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.openai.app import create_public_app
+from paceline_engine.testing.bodies import CHAT
 from paceline_engine.testing.scripted_engine import ScriptedEngine, saying
 
-CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 TEXT = {"prompt": "Hello"}
 
 

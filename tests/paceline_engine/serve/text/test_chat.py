@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline_engine.core.errors import StartFailed
 from paceline_engine.serve.text.chat import ChatTemplate, ChatTemplateFailed
 
 TEMPLATE = (
@@ -97,6 +98,28 @@ def test_templates_are_found_where_models_keep_them(tmp_path: Path) -> None:
     assert ChatTemplate.load(tmp_path).render(HELLO) == "<b>yes"
     (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}file")
     assert ChatTemplate.load(tmp_path).render(HELLO) == "<b>file"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer_config.json", b"{"),
+        ("tokenizer_config.json", b"[]"),
+        ("tokenizer_config.json", b'{"chat_template": 1}'),
+        ("tokenizer_config.json", b"\xff"),
+        ("chat_template.jinja", b"\xff\xfe"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(StartFailed, match=name) as failed:
+        ChatTemplate.load(tmp_path)
+    assert failed.value.reason == "UnsupportedModel"
+
+
+def test_a_list_of_templates_without_a_default_is_no_template(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [1, {"name": "x"}]}')
+    assert ChatTemplate.load(tmp_path).source is None
 
 
 def test_a_folder_without_template_is_no_error(tmp_path: Path) -> None:

@@ -29,16 +29,15 @@ def test_observe_shows_symptoms_and_advice_and_turns_nothing() -> None:
     assert state.current is None
 
 
-def test_propose_waits_with_a_proposal_that_names_how_to_approve_it() -> None:
+def test_propose_waits_with_a_proposal_that_names_what_to_approve() -> None:
     rig = rig_in("Propose")
     state = rig.run(1)
     assert state.mood == "Proposed"
     assert state.current is not None
     assert state.current.baseline.windows
     assert rig.in_force == {}
-    told = [note.message for note in rig.notes if note.reason == "ChangeProposed"]
-    assert len(told) == 1
-    assert f"paceline.dev/approve={state.current.id}" in told[0]
+    told = [note.asks_for for note in rig.notes if note.reason == "ChangeProposed"]
+    assert told == [state.current.id]
 
 
 def test_an_approved_proposal_is_applied_and_verified() -> None:

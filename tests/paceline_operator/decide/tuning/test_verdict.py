@@ -1,0 +1,83 @@
+"""The comparison of two arms at the same load."""
+
+from typing import Any
+
+import pytest
+
+from paceline_operator.decide.tuning import verdict
+from paceline_operator.decide.tuning.arm import Arm
+from paceline_operator.decide.tuning.policy import Policy, Target
+from paceline_operator.decide.tuning.symptom import Symptom
+from paceline_operator.decide.tuning.verdict import Judgement, Verdict
+
+REQUESTS = 1000.0
+
+
+def arm(good: float, *, ttft_s: float = 1.0, itl_s: float = 0.05, **changed: Any) -> Arm:
+    """An arm of five windows; `good` requests are within each target."""
+    judged = {f"{name}_judged": REQUESTS for name in ("ttft", "itl")}
+    within = {f"{name}_within": good for name in ("ttft", "itl")}
+    return Arm(
+        **{
+            "start": 0,
+            "end": 600,
+            "windows": 5,
+            "pod_seconds": 600.0,
+            "judged": REQUESTS,
+            "finished": REQUESTS,
+            "arrived": REQUESTS,
+            "present": 9000.0,
+            "good": good,
+            "prompts": 100 * REQUESTS,
+            "outputs": 50 * REQUESTS,
+            "output_tokens": 50 * REQUESTS,
+            "primary": good / 120,
+            "ttft": ttft_s * REQUESTS,
+            "itl": itl_s * REQUESTS,
+            **judged,
+            **within,
+            **changed,
+        }
+    )
+
+
+def judged(symptom: Symptom, before: Arm, after: Arm, *targets: str) -> Verdict:
+    policy = Policy(targets={name: Target(limit_s=0.1) for name in targets}, min_requests=500)
+    return verdict.judge(symptom, before, after, policy)
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "judgement"),
+    [(3.2, Judgement.BETTER), (3.95, Judgement.UNCLEAR), (4.4, Judgement.WORSE)],
+)
+def test_far_from_its_target_a_latency_that_comes_nearer_is_better(
+    ttft_s: float, judgement: Judgement
+) -> None:
+    found = judged(Symptom.QUEUE_WAIT, arm(0, ttft_s=4.0), arm(3, ttft_s=ttft_s), "ttft")
+    assert found.judgement is judgement
+    assert "nobody is within the targets; ttft went from 4.000 s" in found.text
+
+
+def test_as_soon_as_somebody_is_within_goodput_decides() -> None:
+    before, after = arm(0, ttft_s=4.0), arm(300, ttft_s=4.0)
+    assert judged(Symptom.QUEUE_WAIT, before, after, "ttft").judgement is Judgement.BETTER
+    nearer = judged(Symptom.QUEUE_WAIT, arm(300, ttft_s=4.0), arm(301, ttft_s=2.0), "ttft")
+    assert nearer.judgement is Judgement.UNCLEAR
+
+
+def test_coming_nearer_does_not_pay_for_a_loss_of_throughput() -> None:
+    after = arm(0, itl_s=0.15, output_tokens=40 * REQUESTS)
+    found = judged(Symptom.SLOW_STREAMS, arm(0, itl_s=0.2), after, "itl")
+    assert found.judgement is Judgement.WORSE
+    assert "throughput" in found.text
+
+
+@pytest.mark.parametrize(
+    ("symptom", "judgement"),
+    [(Symptom.SPIKY_STREAMS, Judgement.WORSE), (Symptom.SLOW_STREAMS, Judgement.BETTER)],
+)
+def test_later_first_tokens_speak_against_the_cure_of_spikes_alone(
+    symptom: Symptom, judgement: Judgement
+) -> None:
+    before, after = arm(500), arm(900, ttft_s=1.5)
+    assert judged(symptom, before, after, "itl").judgement is judgement
