@@ -85,7 +85,7 @@ def _give_while_short(state: SchedulerState, draft: DraftPlan, takers: Int32) ->
 
 def plan_chunks(state: SchedulerState, draft: DraftPlan) -> None:
     """Chunks of running requests that still prefill, in the order of the policy."""
-    for tracked in sorted(state.prefilling.values(), key=state.rank):
+    for tracked in sorted(state.prefilling.values(), key=state.turn):
         if draft.lanes.total <= 0:
             return
         if tracked.slot >= 0 and tracked.slot not in draft.chunks:

@@ -153,6 +153,10 @@ class SchedulerState:
         """Place of a request among those that run or kept blocks; smaller is served first."""
         return tracked.key if self.fair is None else self.fair.rank(tracked)
 
+    def turn(self, tracked: TrackedRequest) -> OrderKey:
+        """Place of a running prompt in the order of the budget."""
+        return tracked.key if self.fair is None else self.fair.turn(tracked)
+
     # -- transitions -------------------------------------------------------------------------
 
     def settle(self) -> None:

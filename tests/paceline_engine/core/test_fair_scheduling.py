@@ -114,12 +114,12 @@ def test_a_share_of_the_budget_is_not_passed_in_any_step() -> None:
 
 
 def test_a_seat_changes_hands_when_none_comes_free() -> None:
-    trial = fair_trial(max_num_seqs=4)
+    trial = fair_trial(max_num_seqs=4, is_checked=False)
     for number in range(6):
-        trial.submit([number] * 4, max_tokens=200, tenant="flood")
+        trial.submit([number] * 4, max_tokens=60, tenant="flood")
     for _ in range(10):
         trial.step()
-    late = trial.submit([50], max_tokens=100, tenant="light")
+    late = trial.submit([50], max_tokens=40, tenant="light")
     for _ in range(RELIEF_STEPS + 3):
         trial.step()
     assert state_of(trial, late)["state"] == "running"
@@ -130,22 +130,23 @@ def test_a_seat_changes_hands_when_none_comes_free() -> None:
 
 
 def test_seats_do_not_change_hands_back_and_forth() -> None:
-    trial = fair_trial(max_num_seqs=4)
+    trial = fair_trial(max_num_seqs=4, is_checked=False)
     for number in range(8):
         trial.submit([number], max_tokens=300, tenant="flood")
     trial.step()
     for number in range(8):
         trial.submit([number + 20], max_tokens=300, tenant="late")
-    for _ in range(200):
+    for _ in range(100):
         trial.step()
+    trial.scheduler.check()
     assert running(trial) == {"flood": 2, "late": 2}
     assert trial.recorder.snapshot(0.0).value(metrics.PREEMPTIONS) == 2
 
 
 def test_blocks_change_hands_when_a_prompt_waits_for_them() -> None:
-    trial = fair_trial(num_blocks=41, max_num_seqs=8, watermark="0")
+    trial = fair_trial(num_blocks=41, max_num_seqs=8, watermark="0", is_checked=False)
     for number in range(4):
-        trial.submit([number] * 70, max_tokens=200, tenant="flood")
+        trial.submit([number] * 70, max_tokens=100, tenant="flood")
     for _ in range(8):
         trial.step()
     late = trial.submit([50] * 100, max_tokens=4, tenant="light")
@@ -217,6 +218,7 @@ def test_the_policy_comes_and_goes_while_requests_run_and_wait() -> None:
     trial.assert_all_solo()
 
 
+@pytest.mark.slow
 def test_the_policy_may_come_when_more_tenants_wait_than_are_told_apart() -> None:
     trial = Trial(tiny_limits(max_slots=4), max_num_seqs=1, is_checked=False)
     for number in range(MAX_TENANTS + 20):
