@@ -236,6 +236,13 @@ ENGINE = Dashboard(
                     is_stacked=True,
                     help="Per second.",
                 ),
+                Panel(
+                    title="Requests by tenant",
+                    queries=(
+                        Query(_sum(m.TENANT_REQUESTS, "tenant,state"), "{{tenant}} {{state}}"),
+                    ),
+                    is_stacked=True,
+                ),
             ),
         ),
         Row(

@@ -19,6 +19,7 @@ SLO_WITHIN = ("0.5", "0.8", "1", "1.25", "2", "inf")
 BLOCK_STATES = ("active", "cached", "free")
 STEP_PARTS = ("schedule", "host", "device", "apply")
 TOKEN_KINDS = ("prompt", "generation")
+REQUEST_STATES = ("running", "waiting")
 
 _ITL = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
@@ -118,6 +119,10 @@ STEPS = "paceline:steps_total"
 WAITING_BY_REASON = "paceline:requests_not_admitted"
 OLDEST_WAITING = "paceline:oldest_waiting_seconds"
 SERVED_TOKENS = "paceline:served_tokens_total"
+TENANT_REQUESTS = "paceline:tenant_requests"
+TENANT_VIRTUAL_TOKENS = "paceline:tenant_virtual_tokens"
+TENANT_YIELDS = "paceline:tenant_yields_total"
+TENANT_REFUSED = "paceline:tenant_refused_total"
 PROMPT_HEADS = "paceline:prompt_heads_total"
 PROMPT_HEADS_SHARED = "paceline:prompt_heads_shared_total"
 SLO_REQUESTS = "paceline:slo_requests_total"
@@ -213,6 +218,15 @@ _ALL = (
     _gauge(WAITING_BY_REASON, "Requests that wait, by what they wait for.", "reason"),
     _gauge(OLDEST_WAITING, "Age of the request that has waited longest since its arrival."),
     _counter(SERVED_TOKENS, "Tokens served to a tenant.", "tenant", "kind"),
+    _gauge(TENANT_REQUESTS, "Requests of a tenant.", "tenant", "state"),
+    _gauge(
+        TENANT_VIRTUAL_TOKENS,
+        "Cost of what was computed for a tenant over its weight, under policy Fair: who waits with "
+        "the least is served next.",
+        "tenant",
+    ),
+    _counter(TENANT_YIELDS, "Running requests preempted for a tenant that got less.", "tenant"),
+    _counter(TENANT_REFUSED, "Requests refused with 429: their tenant filled the queue.", "tenant"),
     _counter(PROMPT_HEADS, "Requests whose prompt is long enough to have a head."),
     _counter(PROMPT_HEADS_SHARED, "Requests whose head was seen before another continuation."),
     _counter(SLO_REQUESTS, "Ended requests that met every target that is set, or not.", "result"),

@@ -11,6 +11,9 @@ DETOKENIZE = "/detokenize"
 VERSION = "/version"
 METRICS = "/metrics"
 
+TENANT_HEADER = "X-Paceline-Tenant"
+"""Names the tenant of a request, where the engine is told to trust it."""
+
 HEALTH = "/health"
 HEALTH_LIVE = "/health/live"
 HEALTH_READY = "/health/ready"

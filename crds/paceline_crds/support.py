@@ -12,7 +12,6 @@ from paceline_crds.unsupported import unsupported
 
 _NOT_YET: tuple[tuple[str, Callable[[LLMDeploymentSpec], bool]], ...] = (
     ("model.loraAdapters", lambda spec: bool(spec.model.lora_adapters)),
-    ("scheduling.tenants", lambda spec: bool(value_at(spec, "scheduling.tenants"))),
     ("kvCache.offload", lambda spec: value_at(spec, "kvCache.offload") is not None),
     (
         "speculative.model",
@@ -25,6 +24,7 @@ _NOT_YET: tuple[tuple[str, Callable[[LLMDeploymentSpec], bool]], ...] = (
 _NO_VLLM_FLAG = (
     "inter_token_target_ms",
     "priority_aging_s",
+    "trust_tenant_header",
     "watermark",
     "queue_max_requests",
     "queue_max_tokens",

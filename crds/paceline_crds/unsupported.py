@@ -12,7 +12,6 @@ from typing import Any
 
 from paceline_crds.settings import (
     EngineSettings,
-    SchedulingPolicy,
     SpeculativeMethod,
     border_name,
 )
@@ -36,21 +35,6 @@ class _Limit:
 _LIMITS = {
     "tensor_parallel_size": _Limit(
         accepted="1", lack="no tensor parallelism", is_accepted=lambda value: value == 1
-    ),
-    "scheduling_policy": _Limit(
-        accepted="Fcfs or Priority",
-        lack="no fair queueing by tenant",
-        is_accepted=lambda value: value is not SchedulingPolicy.FAIR,
-    ),
-    "tenants": _Limit(
-        accepted="absent",
-        lack="no fair queueing by tenant",
-        is_accepted=lambda value: value is None,
-    ),
-    "trust_tenant_header": _Limit(
-        accepted="false",
-        lack="no fair queueing by tenant",
-        is_accepted=lambda value: not value,
     ),
     "speculative_method": _Limit(
         accepted="None, Ngram or Suffix",

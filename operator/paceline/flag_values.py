@@ -1,5 +1,6 @@
 """Values of settings written as flags of `paceline serve`, and what a restart has to carry over."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ def flags_for(settings: Mapping[str, Any]) -> list[str]:
             continue
         if isinstance(value, bool):
             written.append(flag if value else "--no-" + flag.removeprefix("--"))
+        elif isinstance(value, tuple):
+            entries = [entry.model_dump(by_alias=True, exclude_none=True) for entry in value]
+            written += [flag, json.dumps(entries)]
         else:
             written += [flag, str(value)]
     return written

@@ -14,7 +14,7 @@ from paceline_crds.settings import knobs
 
 DEFAULT_REQUESTS = 2000
 DEFAULT_RATE = 4.0
-_POLICIES = ("Continuous", "Static", "DualTrack")
+_POLICIES = ("Continuous", "Static", "DualTrack", "Fair")
 
 
 def add_command(commands: Any) -> None:

@@ -6,6 +6,7 @@ from paceline import serve
 from paceline.flag_values import carried_over, changes, flags_for
 from paceline.parser import Parser
 from paceline_crds.settings import EngineSettings, SchedulingPolicy
+from paceline_crds.tenants import Tenant
 
 
 def read(flags: list[str]) -> EngineSettings:
@@ -20,6 +21,11 @@ def read(flags: list[str]) -> EngineSettings:
         {},
         {"max_num_seqs": 3, "boot_max_num_seqs": 9, "watermark": "0.05"},
         {"prefix_caching": False, "scheduling_policy": SchedulingPolicy.PRIORITY},
+        {
+            "scheduling_policy": SchedulingPolicy.FAIR,
+            "tenants": (Tenant(name="gold", weight=3), Tenant(name="free", max_seqs=2)),
+            "trust_tenant_header": True,
+        },
         {"prefix_caching": True, "slo_itl_ms": 50, "long_prefill_tokens": 0},
     ],
 )

@@ -114,7 +114,6 @@ def test_fields_of_a_cluster_are_listed_as_ignored() -> None:
             {"model": {"uri": "demo", "loraAdapters": [{"name": "a", "uri": "hf://a/b"}]}},
             ["spec.model.loraAdapters is not supported"],
         ),
-        ({"scheduling": {"policy": "Fair"}}, ["spec.scheduling.policy must be Fcfs or Priority"]),
         (
             {"speculative": {"method": "Mtp", "numTokens": 2}},
             ["spec.speculative.method must be None, Ngram or Suffix, got Mtp"],

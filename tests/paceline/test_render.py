@@ -123,3 +123,23 @@ def test_rendering_twice_prints_the_same(
 ) -> None:
     file = manifest(tmp_path)
     assert printed(capsys, "-f", file) == printed(capsys, "-f", file)
+
+
+def test_tenants_lie_in_the_settings_file_and_their_header_in_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scheduling = {
+        "policy": "Fair",
+        "tenants": [{"name": "gold", "weight": 3, "maxSeqs": 8}],
+        "trustTenantHeader": True,
+    }
+    documents = printed(
+        capsys, "-f", manifest(tmp_path, {"model": {"uri": "demo"}, "scheduling": scheduling})
+    )
+    by_kind = {item["kind"]: item for item in documents}
+    live = json.loads(by_kind["ConfigMap"]["data"]["settings.json"])["settings"]
+    assert live["schedulingPolicy"] == "Fair"
+    assert live["tenants"] == [{"name": "gold", "weight": 3, "maxSeqs": 8, "budgetShare": "1"}]
+    arguments = by_kind["Deployment"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--trust-tenant-header" in arguments
+    assert not any("tenants" in argument for argument in arguments)

@@ -112,3 +112,22 @@ def test_help_and_reference_say_what_this_release_does_not_build() -> None:
         (row,) = [line for line in page.splitlines() if line.startswith(f"| `{border_name(name)}`")]
         assert note in row
     assert "In this release" not in flags.help_of("max_num_seqs")
+
+
+def test_tenants_are_given_as_json() -> None:
+    made = settings('--tenants [{"name":"gold","weight":3,"budgetShare":"0.5"},{"name":"free"}]')
+    assert made.tenants is not None
+    gold, free = made.tenants
+    assert (gold.name, gold.weight, gold.max_seqs, gold.budget_share) == ("gold", 3, None, "0.5")
+    assert (free.weight, free.budget_share) == (1, "1")
+
+
+@pytest.mark.parametrize(
+    "text", ["gold", "{}", '[{"weight":1}]', '[{"name":"a"},{"name":"a"}]', '[{"name":"a","w":1}]']
+)
+def test_what_is_no_list_of_tenants_is_refused(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        settings(f"--tenants {text}")
+    assert "tenants must be a list" in capsys.readouterr().err

@@ -22,7 +22,6 @@ def test_a_plain_manifest_is_supported() -> None:
     [
         ("tensorParallelSize: 2", "tensorParallelSize"),
         ("kvCache: {offload: {hostMemory: 1Gi}}", "kvCache.offload"),
-        ("scheduling: {policy: Fair, tenants: [{name: a}]}", "scheduling.tenants"),
         ("speculative: {method: Eagle, model: a, numTokens: 2}", "speculative.model"),
     ],
 )
@@ -36,7 +35,6 @@ def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("scheduling: {policy: Fair}", "schedulingPolicy must be Fcfs or Priority, got Fair"),
         (
             "speculative: {method: Mtp, numTokens: 2}",
             "speculativeMethod must be None, Ngram or Suffix, got Mtp",

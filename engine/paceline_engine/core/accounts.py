@@ -25,10 +25,11 @@ class Account:
         waiting_tokens: known tokens of those that wait.
         step_left, chunk_left: prompt tokens that it may still take in this step, new requests and
             those that run together; running ones alone.
-        num_yields: running requests that it gave up to another tenant.
+        blocked_since: the step in which it began to wait, or last took a seat.
     """
 
     __slots__ = (
+        "blocked_since",
         "budget_share",
         "chunk_left",
         "counter",
@@ -37,7 +38,6 @@ class Account:
         "name",
         "num_running",
         "num_waiting",
-        "num_yields",
         "step_left",
         "waiting_tokens",
         "weight",
@@ -51,7 +51,7 @@ class Account:
         self.counter = 0.0
         self.num_running = self.num_waiting = self.waiting_tokens = 0
         self.step_left = self.chunk_left = 0
-        self.num_yields = 0
+        self.blocked_since = 0
 
     @property
     def is_active(self) -> bool:

@@ -155,6 +155,55 @@ def refuse_when_full(
     return Refusal(status=503, message=f"the queue is full: {what}", retry_after_s=retry)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePart:
+    """What a tenant has of the queue, and what it may have whatever the others do.
+
+    Attributes:
+        tenant: its name.
+        num_waiting, num_waiting_tokens: of its requests.
+        share: its weight over that of all tenants that wait, in (0, 1].
+    """
+
+    tenant: str
+    num_waiting: int
+    num_waiting_tokens: int
+    share: float
+
+
+OVER_PART = 429
+"""Status for a tenant that has its part of a full queue."""
+_MOST_OVER = 2
+
+
+def refuse_over_part(
+    refusal: Refusal, load: QueueLoad, part: QueuePart, num_tokens: int
+) -> Refusal | None:
+    """The queue is full: 429 for who filled it, while others still get in, up to twice its size.
+
+    Args:
+        refusal: what everybody would be told without tenants.
+        load: of the queue.
+        part: the tenant's.
+        num_tokens: of the request.
+    """
+    is_over = part.num_waiting >= part.share * load.max_requests or (
+        part.num_waiting_tokens + num_tokens > part.share * load.max_tokens
+    )
+    if part.num_waiting and is_over:
+        return Refusal(
+            status=OVER_PART,
+            message=f"tenant {part.tenant} has {part.num_waiting} waiting requests with "
+            f"{part.num_waiting_tokens} prompt tokens, which is its part of the queue; wait for "
+            "answers before you send more",
+            retry_after_s=refusal.retry_after_s,
+        )
+    is_beyond = load.num_waiting >= _MOST_OVER * load.max_requests or (
+        load.num_waiting_tokens + num_tokens > _MOST_OVER * load.max_tokens
+    )
+    return refusal if is_beyond else None
+
+
 def refuse_misfit(num_prompt_tokens: int, max_tokens: int, max_model_len: int) -> Refusal | None:
     """400 for a request that could never run, so that it is not queued for ever."""
     longest = max_model_len - (1 if max_tokens else 0)

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline_crds.settings import EngineSettings
-from paceline_engine.core.accounts import Account, Accounts
+from paceline_engine.core.accounts import DEFAULT_TENANT, Account, Accounts
+from paceline_engine.core.admission import QueuePart
 from paceline_engine.core.slots import Slots
 from paceline_engine.core.tracked import OrderKey, TrackedRequest
 
@@ -31,6 +32,11 @@ OUTPUT_COST = 2.0
 QUANTUM = 1024.0
 """Running requests of tenants whose counters differ by less are equals: none preempts another."""
 
+RELIEF_STEPS = 2
+"""So long a tenant waits for a seat before it gets one that another tenant has."""
+_LONGEST_INTERVAL = 64
+_NO_LIMIT = 1 << 30
+
 
 class FairBook:
     """What tenants were served, and who is next. Mutable; the scheduler's state owns it.
@@ -38,6 +44,10 @@ class FairBook:
     Args:
         settings: weights, caps and the token budget.
         max_slots, max_step_tokens: what buffers are made for.
+
+    Attributes:
+        accounts: of every tenant that is declared or has requests, and some that had.
+        step: the step that is planned next.
     """
 
     def __init__(self, settings: EngineSettings, max_slots: int, max_step_tokens: int) -> None:
@@ -47,6 +57,9 @@ class FairBook:
         self._charged = np.zeros(max_slots, dtype=np.int64)  # T that is paid for, by slot
         self._account_of = np.zeros(max_slots, dtype=np.int64)
         self._left_at = 0.0  # counter of who stopped waiting last
+        self.step = 0
+        self._check_step = 0
+        self._check_interval = RELIEF_STEPS
         self._waiting: dict[int, Account] = {}
         self.apply(settings)
 
@@ -69,8 +82,13 @@ class FairBook:
         account.counter = max(account.counter, least)
 
     def waits(self, tracked: TrackedRequest) -> None:
-        """A request is in the queue: new, or back after preemption."""
-        account = _account(tracked)
+        """A request is in the queue: new, back after preemption, or from another policy's."""
+        account = tracked.account
+        if account is None:
+            account = tracked.account = self.accounts.of(tracked.request.tenant)
+        if not account.num_waiting:
+            account.blocked_since = self.step
+            self.check_soon()
         account.num_waiting += 1
         account.waiting_tokens += tracked.num_waiting_tokens
         self._waiting[account.index] = account
@@ -84,18 +102,20 @@ class FairBook:
             self._left_at = account.counter
             del self._waiting[account.index]
 
-    def seated(self, tracked: TrackedRequest, num_cached_tokens: int) -> None:
+    def seated(self, tracked: TrackedRequest, num_cached_tokens: int, num_tokens: int) -> None:
         """A request took a slot; what it has is paid for, and what it found in the cache is free.
 
         Args:
             tracked: in its slot.
             num_cached_tokens: tokens that need not be computed.
+            num_tokens: known ones.
         """
         account, slot = _account(tracked), tracked.slot
         account.num_running += 1
         tracked.num_paid_prompt = max(tracked.num_paid_prompt, num_cached_tokens)
-        self._charged[slot] = len(tracked.token_ids)
+        self._charged[slot] = num_tokens
         self._account_of[slot] = account.index
+        account.blocked_since = self.step
 
     def leaves_slot(self, tracked: TrackedRequest, num_tokens: int) -> None:
         """A request is about to lose its slot, with so many known tokens."""
@@ -103,11 +123,14 @@ class FairBook:
         account.num_running -= 1
         account.pay(OUTPUT_COST * (num_tokens - int(self._charged[slot])))
 
-    def computes(self, tracked: TrackedRequest, end: int) -> None:
-        """A chunk up to position `end` was planned: its prompt tokens are paid for, once."""
-        end = min(end, tracked.num_prompt_tokens)
+    def computes(self, tracked: TrackedRequest, start: int, num_tokens: int) -> None:
+        """A chunk was planned: it is part of the step, and its prompt tokens are paid for, once."""
+        account = _account(tracked)
+        account.step_left -= num_tokens
+        account.chunk_left -= num_tokens
+        end = min(start + num_tokens, tracked.num_prompt_tokens)
         if end > tracked.num_paid_prompt:
-            _account(tracked).pay(PROMPT_COST * (end - tracked.num_paid_prompt))
+            account.pay(PROMPT_COST * (end - tracked.num_paid_prompt))
             tracked.num_paid_prompt = end
 
     def settle(self, slots: Slots) -> None:
@@ -135,17 +158,61 @@ class FairBook:
         """
         return (_account(tracked).counter // QUANTUM, *tracked.key)
 
+    def turn(self, tracked: TrackedRequest) -> OrderKey:
+        """Place of a running prompt in the order of the budget: here taking turns costs nothing."""
+        return (_account(tracked).counter, *tracked.key)
+
     def by_need(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """Slots, those of tenants that got least first, else in the order given."""
         counters = np.array([self.accounts.at(i).counter for i in self._account_of[rows].tolist()])
         return rows[np.argsort(counters, kind="stable")]
 
+    # -- seats that have to change hands ---------------------------------------------------------
+
+    @property
+    def is_check_due(self) -> bool:
+        """Whether to look who waits for too long."""
+        return self.step >= self._check_step
+
+    def check_soon(self) -> None:
+        """A tenant began to wait."""
+        self._check_step = min(self._check_step, self.step + RELIEF_STEPS)
+        self._check_interval = RELIEF_STEPS
+
+    def checked(self, *, has_found: bool) -> None:
+        """Somebody looked: again soon if there was something, else ever later."""
+        doubled = min(2 * self._check_interval, _LONGEST_INTERVAL)
+        self._check_interval = RELIEF_STEPS if has_found else doubled
+        self._check_step = self.step + self._check_interval
+
+    def neediest(self) -> Account | None:
+        """The tenant that got least of those that wait and may run one more; too long already."""
+        waiting = [account for account in self._waiting.values() if self.may_seat(account)]
+        least = min(waiting, key=lambda account: account.counter, default=None)
+        if least is None or self.step - least.blocked_since < RELIEF_STEPS:
+            return None
+        return least
+
+    def richest(self, needy: Account) -> Account | None:
+        """Of tenants that got more and, for their weight, run more by a seat, who got most."""
+        wanted = (needy.num_running + 1) / needy.weight
+        return max(
+            (
+                account
+                for account in self.accounts
+                if account.counter > needy.counter
+                and (account.num_running - 1) / account.weight >= wanted
+            ),
+            key=lambda account: account.counter,
+            default=None,
+        )
+
     # -- caps --------------------------------------------------------------------------------
 
     def seat_limit(self, account: Account) -> int:
         """Most requests of a tenant that may run: its own cap, and one token of its share each."""
-        limit = self._share_tokens(account)
-        return limit if account.max_seqs is None else min(limit, account.max_seqs)
+        limit = _NO_LIMIT if account.max_seqs is None else account.max_seqs
+        return limit if account.budget_share >= 1 else min(limit, self._share_tokens(account))
 
     def may_seat(self, account: Account) -> bool:
         """Whether a tenant may have one more running request."""
@@ -167,8 +234,9 @@ class FairBook:
             index = _account(tracked).index
             prefills[index] = prefills.get(index, 0) + 1
         for account in self._taking(prefills):
-            decodes = account.num_running - prefills.get(account.index, 0)
-            account.step_left = self._share_tokens(account) - decodes
+            account.step_left = self._share_tokens(account)
+            if account.budget_share < 1:
+                account.step_left -= account.num_running - prefills.get(account.index, 0)
             account.chunk_left = account.step_left
         rivals = [other for other in self._waiting.values() if self.may_seat(other)]
         if not prefill_tokens or not rivals or not prefills:
@@ -183,6 +251,32 @@ class FairBook:
             )
             account.chunk_left = min(account.step_left, max(1, prefill_tokens - kept))
 
+    def may_start(self, tenant: str) -> bool:
+        """Whether one more request of a tenant starts at once, as far as its caps go.
+
+        Those of its requests that wait are taken to start before.
+        """
+        account = self.accounts.find(tenant)
+        if account is None:
+            return True
+        return account.num_running + account.num_waiting < self.seat_limit(account)
+
+    def queue_part(self, tenant: str) -> QueuePart:
+        """What a tenant has of the queue, and its share."""
+        account = self.accounts.find(tenant)
+        own = 1 if account is None else account.weight
+        others = sum(other.weight for other in self._waiting.values() if other is not account)
+        return QueuePart(
+            tenant=tenant or DEFAULT_TENANT,
+            num_waiting=0 if account is None else account.num_waiting,
+            num_waiting_tokens=0 if account is None else account.waiting_tokens,
+            share=own / (own + others),
+        )
+
+    def is_kept_out(self, tracked: TrackedRequest) -> bool:
+        """Whether a cap of its tenant is why a request waits."""
+        return not self.may_seat(_account(tracked))
+
     def chunk_room(self, tracked: TrackedRequest) -> int:
         """Prompt tokens that a running request's tenant may still take in this step."""
         account = _account(tracked)
@@ -191,17 +285,6 @@ class FairBook:
     def admission_room(self, tracked: TrackedRequest) -> int:
         """The same for a request that may be let in."""
         return _account(tracked).step_left
-
-    def takes(self, tracked: TrackedRequest, num_tokens: int) -> None:
-        """A chunk was planned."""
-        account = _account(tracked)
-        account.step_left -= num_tokens
-        account.chunk_left -= num_tokens
-
-    def queue_share(self, account: Account) -> float:
-        """Part of the queue that a tenant may fill whatever the others do, in (0, 1]."""
-        others = sum(other.weight for other in self._waiting.values() if other is not account)
-        return account.weight / (account.weight + others)
 
     def _taking(self, prefills: Iterable[int]) -> list[Account]:
         """Accounts whose requests may want prompt tokens in this step."""

@@ -1,9 +1,13 @@
 """Admission: the walk over the waiting queue that ends a plan."""
 
+import math
+
 from paceline_crds.settings import Batching
-from paceline_engine.core.admission import MAX_LOOKS, MAX_PASSES
+from paceline_engine.core import admission
+from paceline_engine.core.admission import MAX_LOOKS, MAX_PASSES, QueueLoad
 from paceline_engine.core.draft_plan import DraftPlan
 from paceline_engine.core.preemption import take_kept
+from paceline_engine.core.request import Refusal
 from paceline_engine.core.running import add_chunk
 from paceline_engine.core.state import SchedulerState
 from paceline_engine.core.tracked import TrackedRequest, WaitReason
@@ -29,7 +33,26 @@ def is_open(state: SchedulerState, step_id: int) -> bool:
     return due or not state.slots.num_seated
 
 
-def blocks_to_start(state: SchedulerState, num_tokens: int, limit: int) -> int | None:
+def refuse_when_full(
+    state: SchedulerState, num_tokens: int, tenant: str, now: float
+) -> Refusal | None:
+    """Why a request that has to wait is not taken: the queue is full, or its tenant's part is."""
+    queue, starters = state.queue, state.queue.starters
+    load = QueueLoad(
+        num_waiting=len(queue) - len(starters),
+        num_waiting_tokens=queue.num_tokens - starters.num_tokens,
+        max_requests=state.settings.queue_max_requests,
+        max_tokens=state.settings.queue_max_tokens,
+    )
+    refusal = admission.refuse_when_full(load, num_tokens, state.drain, now)
+    if refusal is None or state.fair is None:
+        return refusal
+    return admission.refuse_over_part(refusal, load, state.fair.queue_part(tenant), num_tokens)
+
+
+def blocks_to_start(
+    state: SchedulerState, num_tokens: int, limit: int, tenant: str = ""
+) -> int | None:
     """What a request that arrives now takes at the next steps, which need not wait for anybody.
 
     Cheap rather than exact: the prefix cache is not asked, and a request behind one that waits is
@@ -39,12 +62,15 @@ def blocks_to_start(state: SchedulerState, num_tokens: int, limit: int) -> int |
         state: is only read.
         num_tokens: of its prompt.
         limit: total tokens at which it ends.
+        tenant: whose it is.
 
     Returns:
         KV blocks; None if it has to wait for a seat or for blocks.
     """
     starters, seated = state.queue.starters, state.slots.num_seated
     if len(starters) < len(state.queue) or state.num_free_seats <= len(starters):
+        return None
+    if state.fair is not None and not state.fair.may_start(tenant):
         return None
     if seated and state.settings.batching is Batching.STATIC and not state.is_batch_open:
         return None
@@ -70,6 +96,8 @@ def wait_reason(state: SchedulerState, tracked: TrackedRequest) -> WaitReason:
             return WaitReason.STATIC_BATCH
     elif state.num_free_seats <= 0:
         return WaitReason.SEQUENCE_LIMIT
+    if state.fair is not None and state.fair.is_kept_out(tracked):
+        return WaitReason.TENANT_LIMIT
     return tracked.wait_reason
 
 
@@ -97,7 +125,7 @@ class Walk:
     def run(self) -> None:
         """Walk until seats, budget, blocks or patience are used up."""
         state, lanes = self._state, self._draft.lanes
-        cursor = [0, 0]
+        walk = state.queue.walk()
         looks = 0
         out_of_budget = False
         is_braked = False
@@ -105,12 +133,11 @@ class Walk:
             if state.num_free_seats <= 0:
                 break
             has_room = (lanes.room(1) > 0, self._long_room() > 0)
-            place = state.queue.first((cursor[0], cursor[1]), has_room)
+            tracked = walk.next(has_room)
             if not all(has_room):
                 out_of_budget = True
-            if place is None:
+            if tracked is None:
                 break
-            tracked = state.queue.at(*place)
             if self._try(tracked):
                 if state.brake.is_on:
                     is_braked = True
@@ -118,14 +145,16 @@ class Walk:
                 continue
             if tracked.wait_reason is WaitReason.TOKEN_BUDGET:
                 out_of_budget = True
-            cursor[place[0]] += 1
+            walk.skip()
             looks += 1
             head = self._head
             if looks > MAX_LOOKS or (head is not None and head.num_passed >= MAX_PASSES):
                 break
+        out_of_budget |= walk.is_short
         state.is_intake_due = out_of_budget or is_braked
         state.is_batch_open = out_of_budget
-        if is_braked or self._head is not None or state.num_free_seats <= 0:
+        is_left = self._head is not None or walk.leaves_out
+        if is_braked or is_left or state.num_free_seats <= 0:
             state.queue.starters.clear()
 
     def _long_room(self) -> int:
@@ -141,6 +170,8 @@ class Walk:
         hits = state.cache.lookup(tracked.chain, tracked.max_hit_tokens, len(tracked.kept))
         has = len(tracked.kept) + len(hits)
         n = self._draft.lanes.room(known - has * size)
+        if state.fair is not None:
+            n = min(n, state.fair.admission_room(tracked))
         if n <= 0:
             tracked.wait_reason = WaitReason.TOKEN_BUDGET
             return False
@@ -177,11 +208,13 @@ class Walk:
         Those of a worse level at any time; those of its own level only if nobody runs, since to
         wait for running ones costs nothing that was computed.
         """
-        state, key = self._state, tracked.key
+        state, key = self._state, self._state.rank(tracked)
         if state.slots.num_seated or state.in_flight:
-            key = (key[0], 2, 0)
+            key = (key[0], math.inf)
+        elif state.fair is not None:
+            key = (-math.inf,)  # who is next need not be the best of its quantum
         num_wanted -= state.pool.num_held  # they come by themselves
-        return num_wanted > 0 and take_kept(state, key, num_wanted)
+        return num_wanted > 0 and take_kept(state, key, num_wanted, spared=tracked)
 
     def _may_pass(self, wanted: int) -> bool:
         head = self._head

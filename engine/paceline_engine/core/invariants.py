@@ -16,6 +16,7 @@ def check(state: SchedulerState) -> None:
     """
     _check_requests(state)
     _check_slots(state)
+    _check_tenants(state)
     refs: Counter[int] = Counter()
     for tracked in state.slots.tracked:
         if tracked is not None:
@@ -51,6 +52,28 @@ def _check_requests(state: SchedulerState) -> None:
     ids = {tracked.request_id for tracked in (*waiting, *seated)}
     assert len(ids) == len(waiting) + len(seated), "a request runs and waits"
     assert ids == set(state.requests), "a request was lost, or is kept for ever"
+
+
+def _check_tenants(state: SchedulerState) -> None:
+    book = state.fair
+    if book is None:
+        return
+    waiting = Counter(tracked.account for tracked in state.queue)
+    running = Counter(tracked.account for tracked in state.slots.tracked if tracked is not None)
+    assert None not in waiting, "a waiting request has no account"
+    assert None not in running, "a running request has no account"
+    known = list(book.accounts)
+    assert sum(waiting.values()) == sum(waiting[account] for account in known), "a lost account"
+    assert sum(running.values()) == sum(running[account] for account in known), "a lost account"
+    tokens: Counter[str] = Counter()
+    for tracked in state.queue:
+        assert tracked.account is not None
+        tokens[tracked.account.name] += tracked.num_waiting_tokens
+    for account in known:
+        assert account.num_waiting == waiting[account], f"{account.name} waits otherwise"
+        assert account.num_running == running[account], f"{account.name} runs otherwise"
+        assert account.waiting_tokens == tokens[account.name], f"{account.name} has other tokens"
+        assert account.counter >= 0, f"{account.name} has a negative counter"
 
 
 def _check_slots(state: SchedulerState) -> None:

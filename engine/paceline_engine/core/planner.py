@@ -6,8 +6,9 @@ nobody; so nobody whose pending blocks were hit in this step can still be undone
 
 import numpy as np
 
-from paceline_engine.core import intake, running, speculation, step_features
+from paceline_engine.core import fair_relief, intake, running, speculation, step_features
 from paceline_engine.core.draft_plan import DraftPlan
+from paceline_engine.core.fair_relief import Swap
 from paceline_engine.core.lanes import LaneBudget, prefill_cap, split
 from paceline_engine.core.plan import StepPlan
 from paceline_engine.core.state import InFlight, SchedulerState
@@ -16,11 +17,13 @@ from paceline_engine.core.steady import SteadyBatch
 
 def make(state: SchedulerState, now: float) -> StepPlan | None:
     """The next step, already in flight; None if nothing can be computed before a result comes."""
-    plan = _steady(state, now)
+    swap = fair_relief.due(state)
+    plan = _steady(state, now) if swap is None else None
     has_preempted = True
     while plan is None and has_preempted and state.requests:
         # Preempting may leave a step without rows; what was freed then serves the next attempt.
-        plan, has_preempted = _attempt(state, now)
+        plan, has_preempted = _attempt(state, now, swap)
+        swap = None
     if plan is not None:
         state.offered.clear()
         plan.max_drafts = speculation.drafts_to_ask_for(state, plan)
@@ -50,16 +53,21 @@ def _steady(state: SchedulerState, now: float) -> StepPlan | None:
     return plan
 
 
-def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
+def _attempt(state: SchedulerState, now: float, swap: Swap | None) -> tuple[StepPlan | None, bool]:
     """Plan any kind of step; also says whether somebody was preempted for it."""
     state.leave_steady()
     slots = state.slots
     slots.compact()
     slots.forget_promises()
+    if state.fair is not None:
+        state.fair.settle(slots)
     budget = state.budget
     draft = DraftPlan(state.next_step_id, LaneBudget(budget, budget, budget, 0))
     if state.needs_resync:
         _resync(state, draft)
+    num_yielded = 0
+    if swap is not None:
+        num_yielded = fair_relief.yield_seat(state, draft, swap)
     if slots.num_seated:
         running.plan_decodes(state, draft)
     is_open = intake.is_open(state, draft.step_id)
@@ -67,6 +75,8 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
         share = _prefill_share(state, draft)
         budget -= draft.lanes.total - share
         draft.lanes = _split(state, share, is_open=is_open)
+        if state.fair is not None:
+            state.fair.begin_step(state.prefilling.values(), prefill_tokens=share if is_open else 0)
         running.plan_chunks(state, draft)
         slots.compact()
     speculation.plan_drafts(state, draft, is_open=is_open)
@@ -81,7 +91,7 @@ def _attempt(state: SchedulerState, now: float) -> tuple[StepPlan | None, bool]:
             intake.admit(state, draft, now)
     plan = draft.build(slots, state.removed)
     has_preempted = draft.num_preempted > 0
-    state.brake.step(has_preempted=has_preempted)
+    state.brake.step(has_preempted=draft.num_preempted > num_yielded)
     state.num_plans_tried += 1
     if plan is None:
         return None, has_preempted
@@ -113,7 +123,7 @@ def _prefill_share(state: SchedulerState, draft: DraftPlan) -> int:
     if not len(rows):
         return left
     decodes = step_features.of_decodes(slots.computed[rows] + 1)
-    first = min(state.prefilling.values(), key=lambda tracked: tracked.key, default=None)
+    first = min(state.prefilling.values(), key=state.rank, default=None)
     context = int(slots.computed[first.slot]) if first is not None else 0
     return min(left, state.governor.prefill_tokens(target_ms, decodes, context=context))
 

@@ -43,7 +43,7 @@ def make_room(
         missing = num_blocks - pool.num_free - pool.num_held
         if missing <= 0:
             return Room.COMING
-        if take_kept(state, requester.key, missing):
+        if take_kept(state, state.rank(requester), missing):
             continue
         victim = _cheapest(state, draft, requester)
         if victim is None:
@@ -77,17 +77,23 @@ def _most_kept(state: SchedulerState, running: TrackedRequest) -> int:
     return max(0, min(int(slots.computed[slot]), most)) // slots.block_size
 
 
-def take_kept(state: SchedulerState, key: OrderKey, num_wanted: int) -> bool:
-    """Take blocks that waiting requests kept, from those worse than `key`.
+def take_kept(
+    state: SchedulerState,
+    key: OrderKey,
+    num_wanted: int,
+    *,
+    spared: TrackedRequest | None = None,
+) -> bool:
+    """Take blocks that waiting requests kept, from those worse than `key` but for `spared`.
 
     Returns:
         Whether a block was taken: it is free now, or held by a step in flight.
     """
-    for keeper in sorted(state.keepers.values(), key=lambda tracked: tracked.key, reverse=True):
-        if keeper.key <= key:
+    for keeper in sorted(state.keepers.values(), key=state.rank, reverse=True):
+        if state.rank(keeper) <= key:
             return False
         gain = state.pool.num_gained(keeper.kept)
-        if gain:
+        if gain and keeper is not spared:
             left = _num_left(state, keeper.kept, len(keeper.kept), min(gain, num_wanted))
             state.drop_kept(keeper, left)
             return True
@@ -119,7 +125,7 @@ def _cheapest(
             continue
         blocks = state.slots.blocks(candidate.slot).tolist()
         if (
-            candidate.key > requester.key
+            state.rank(candidate) > state.rank(requester)
             and state.pool.num_gained(blocks)
             and not state.cache.is_relied_on(draft.step_id, candidate.request_id)
         ):
@@ -138,7 +144,7 @@ def _by_cost(state: SchedulerState) -> list[TrackedRequest]:
     """
     slots = state.slots
     seated = [tracked for tracked in slots.tracked if tracked is not None]
-    seated.sort(key=lambda tracked: tracked.key, reverse=True)
+    seated.sort(key=state.rank, reverse=True)
     if state.gives_all_back:
         return seated
     return sorted(

@@ -23,13 +23,10 @@ from paceline_engine.core.digest import sha256
 _ROOTS_KEPT = 1024
 
 
-def _root(engine: bytes, adapter: str, salt: str) -> bytes:
+def _root(engine: bytes, extras: tuple[tuple[str, str], ...]) -> bytes:
     parts = [b"paceline-prefix-1"]
-    for kind, value in (
-        (b"root", engine),
-        (b"adapter", adapter.encode()),
-        (b"salt", salt.encode()),
-    ):
+    named = [(kind.encode(), value.encode()) for kind, value in extras]
+    for kind, value in ((b"root", engine), *named):
         for data in (kind, value):
             parts += [len(data).to_bytes(8, "little"), data]
     return sha256(b"".join(parts)).digest()
@@ -75,18 +72,23 @@ class PrefixCache:
         self.block_size = block_size
         self.enabled = enabled
         self._root = root
-        self._roots: dict[tuple[str, str], bytes] = {}  # by adapter and salt
+        self._roots: dict[tuple[tuple[str, str], ...], bytes] = {}  # by extras, with their kinds
         self._pending: dict[int, _PendingStep] = {}  # by step id, oldest first
 
     # -- chains ------------------------------------------------------------------------------
 
-    def chain(self, request_id: int, *, adapter: str = "", salt: str = "") -> HashChain:
+    def chain(
+        self, request_id: int, *, adapter: str = "", salt: str = "", tenant: str = ""
+    ) -> HashChain:
         """An empty chain for one request; equal extras share blocks, others never do."""
-        root = self._roots.get((adapter, salt))
+        extras: tuple[tuple[str, str], ...] = (("adapter", adapter), ("salt", salt))
+        if tenant:
+            extras = (*extras, ("tenant", tenant))
+        root = self._roots.get(extras)
         if root is None:
             if len(self._roots) >= _ROOTS_KEPT:
                 self._roots.clear()
-            root = self._roots[adapter, salt] = _root(self._root, adapter, salt)
+            root = self._roots[extras] = _root(self._root, extras)
         return HashChain(request_id, root)
 
     def extend(self, chain: HashChain, token_ids: NDArray[np.int32]) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline_crds.metrics import TOKEN_KINDS
-from paceline_engine.core.accounts import DEFAULT_TENANT, MAX_TENANTS, OTHER_TENANTS
 from paceline_engine.core.request import Request
 from paceline_engine.core.snapshot import Labels
+from paceline_engine.core.tenant_tally import TenantTally
 
 _ENDED, _UNUSED, _WAITING = -3, -2, -1
 _COLUMNS: dict[str, tuple[type, float]] = {
@@ -41,6 +40,7 @@ class RequestRows:
         has_stop_strings: [capacity] bool.
         of_slot: [max_slots] int64, row of the request in each slot.
         num_running, num_waiting: requests with and without a slot.
+        tenants: counters by tenant; `tenant` has indices into them.
         num_with_stop_strings: requests whose output is counted at their end.
     """
 
@@ -66,8 +66,7 @@ class RequestRows:
         self.num_with_stop_strings = 0
         self._row_of: dict[int, int] = {}
         self._spare = list(range(self.capacity - 1, -1, -1))
-        self._tenants: dict[str, int] = {DEFAULT_TENANT: 0}
-        self._served = np.zeros((MAX_TENANTS + 1, len(TOKEN_KINDS)), dtype=np.int64)
+        self.tenants = TenantTally()
 
     def row_of(self, request_id: int) -> int:
         """Row of a request that has arrived and not ended."""
@@ -85,7 +84,7 @@ class RequestRows:
         self.arrival_s[row] = request.arrival_s
         self.prompt_tokens[row] = len(request.prompt_token_ids)
         self.max_tokens[row] = request.params.max_tokens
-        self.tenant[row] = self._tenant(request.tenant)
+        self.tenant[row] = self.tenants.index_of(request.tenant)
         self.slot[row] = _WAITING
         self.has_stop_strings[row] = request.has_stop_strings
         self.num_with_stop_strings += request.has_stop_strings
@@ -142,39 +141,18 @@ class RequestRows:
 
     # -- tenants -----------------------------------------------------------------------------
 
-    def _tenant(self, name: str) -> int:
-        index = self._tenants.get(name or DEFAULT_TENANT)
-        if index is None:
-            if len(self._tenants) >= MAX_TENANTS:
-                return self._tenants.setdefault(OTHER_TENANTS, MAX_TENANTS)
-            index = self._tenants[name] = len(self._tenants)
-        return index
-
     def serve_prompts(self, at: NDArray[np.int64]) -> int:
         """The prompts of these rows are done; returns their tokens."""
         counts = self.prompt_tokens[at]
-        total = int(counts.sum())
-        self._serve(0, at, counts, total)
-        return total
+        self.tenants.serve(0, self.tenant[at], counts)
+        return int(counts.sum())
 
-    def serve_outputs(
-        self, at: NDArray[np.int64], counts: NDArray[np.integer[Any]], total: int
-    ) -> None:
-        """These rows got output tokens that count, `total` in all."""
-        self._serve(1, at, counts, total)
+    def serve_outputs(self, at: NDArray[np.int64], counts: NDArray[np.integer[Any]]) -> None:
+        """These rows got output tokens that count."""
+        self.tenants.serve(1, self.tenant[at], counts)
 
-    def _serve(
-        self, kind: int, at: NDArray[np.int64], counts: NDArray[np.integer[Any]], total: int
-    ) -> None:
-        if len(self._tenants) == 1:
-            self._served[0, kind] += total
-        else:
-            np.add.at(self._served[:, kind], self.tenant[at], counts)
-
-    def served_series(self) -> dict[Labels, float]:
-        """(tenant, kind) -> tokens."""
-        return {
-            (tenant, kind): float(self._served[index, column])
-            for tenant, index in self._tenants.items()
-            for column, kind in enumerate(TOKEN_KINDS)
-        }
+    def tenant_series(self) -> dict[str, dict[Labels, float]]:
+        """All families by tenant."""
+        return self.tenants.series(
+            running=self.tenant[self.slot >= 0], waiting=self.tenant[self.slot == _WAITING]
+        )

@@ -38,7 +38,10 @@ def plan_decodes(state: SchedulerState, draft: DraftPlan) -> None:
     budget = draft.lanes.total
     if len(rows) > budget:
         start = state.rotation % len(rows)
-        rows = np.roll(rows, -start)[:budget]
+        rows = np.roll(rows, -start)
+        if state.fair is not None:
+            rows = state.fair.by_need(rows)
+        rows = rows[:budget]
         state.rotation = start + budget
         template = RowTemplate.of(rows, slots)
     draft.decodes = template
@@ -62,7 +65,7 @@ def _give(state: SchedulerState, draft: DraftPlan, takers: Int32) -> None:
 
 def _give_while_short(state: SchedulerState, draft: DraftPlan, takers: Int32) -> None:
     """Best request first, so that nobody takes what a better one was refused."""
-    asking = sorted((state.slots.at(slot) for slot in takers.tolist()), key=lambda t: t.key)
+    asking = sorted((state.slots.at(slot) for slot in takers.tolist()), key=state.rank)
     for tracked in asking:
         if tracked.slot < 0:
             continue
@@ -82,7 +85,7 @@ def _give_while_short(state: SchedulerState, draft: DraftPlan, takers: Int32) ->
 
 def plan_chunks(state: SchedulerState, draft: DraftPlan) -> None:
     """Chunks of running requests that still prefill, in the order of the policy."""
-    for tracked in sorted(state.prefilling.values(), key=lambda t: t.key):
+    for tracked in sorted(state.prefilling.values(), key=state.turn):
         if draft.lanes.total <= 0:
             return
         if tracked.slot >= 0 and tracked.slot not in draft.chunks:
@@ -94,6 +97,8 @@ def _plan_chunk(state: SchedulerState, draft: DraftPlan, tracked: TrackedRequest
     computed, owned = int(slots.computed[slot]), int(slots.owned[slot])
     wanted = int(slots.total[slot]) - computed
     n = draft.lanes.room(wanted)
+    if state.fair is not None:
+        n = min(n, state.fair.chunk_room(tracked))
     if n <= 0:
         return
     missing = -(-(computed + n - owned) // state.limits.block_size)
@@ -129,6 +134,8 @@ def add_chunk(state: SchedulerState, draft: DraftPlan, tracked: TrackedRequest, 
         draft.note_table(slot, blocks)
     draft.chunks[slot] = n
     draft.lanes.take(n, is_long=draft.lanes.is_long(wanted))
+    if state.fair is not None:
+        state.fair.computes(tracked, computed, n)
     first, last = computed // size, end // size
     if last > first and state.cache.enabled:
         if len(tracked.chain.keys) < last:

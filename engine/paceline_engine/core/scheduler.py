@@ -53,7 +53,7 @@ class Scheduler:
             expected or ExpectedOutput(),
             gives_all_back=gives_all_back,
         )
-        recorder.attach(self._state.pool.usage, self._waiting_reasons)
+        recorder.attach(self._state.pool.usage, self._waiting_reasons, self._virtual_tokens)
         self._max_plans = max_plans
         self._num_arrivals = 0
 
@@ -92,29 +92,33 @@ class Scheduler:
         limits = state.limits
         limit = min(num_tokens + params.max_tokens, limits.max_model_len)
         num_blocks: int | None = None
-        starters = state.queue.starters
         refusal = admission.refuse_misfit(num_tokens, params.max_tokens, limits.max_model_len)
         if (
             refusal is None
-            and (num_blocks := intake.blocks_to_start(state, num_tokens, limit)) is None
+            and (num_blocks := intake.blocks_to_start(state, num_tokens, limit, request.tenant))
+            is None
         ):
-            load = admission.QueueLoad(
-                num_waiting=len(state.queue) - len(starters),
-                num_waiting_tokens=state.queue.num_tokens - starters.num_tokens,
-                max_requests=state.settings.queue_max_requests,
-                max_tokens=state.settings.queue_max_tokens,
-            )
-            refusal = admission.refuse_when_full(load, num_tokens, state.drain, now)
+            refusal = intake.refuse_when_full(state, num_tokens, request.tenant, now)
         if refusal is not None:
+            if refusal.status == admission.OVER_PART:
+                state.recorder.tenant_refused(request.tenant)
             return refusal
         assert request.request_id not in state.requests, f"request {request.request_id} twice"
-        chain = state.cache.chain(request.request_id, salt=request.cache_salt)
+        chain = state.cache.chain(
+            request.request_id,
+            salt=request.cache_salt,
+            # Tenants do not read from the time to first token what others asked.
+            tenant=request.tenant if state.settings.tenants and not request.cache_salt else "",
+        )
         tracked = TrackedRequest(request, self._num_arrivals, limit, chain)
         self._num_arrivals += 1
         state.requests[request.request_id] = tracked
+        if state.fair is not None:
+            state.settle()
+            state.fair.arrived(tracked, state.slots)
         state.queue.push(tracked)
         if num_blocks is not None:
-            starters.add(request.request_id, num_blocks, num_tokens)
+            state.queue.starters.add(request.request_id, num_blocks, num_tokens)
         state.recorder.request_arrived(request)
         state.is_intake_due = True
         return None
@@ -244,6 +248,7 @@ class Scheduler:
             "external_id": tracked.request.external_id,
             "state": tracked.state.value,
             "priority": tracked.request.priority,
+            "tenant": tracked.request.tenant,
             "age_s": now - tracked.request.arrival_s,
             "num_prompt_tokens": tracked.num_prompt_tokens,
             "num_output_tokens": total - tracked.num_prompt_tokens,
@@ -255,6 +260,14 @@ class Scheduler:
             "num_preemptions": tracked.num_preemptions,
             "wait_reason": "" if is_running else intake.wait_reason(self._state, tracked).value,
         }
+
+    def _virtual_tokens(self) -> Mapping[str, float]:
+        state = self._state
+        if state.fair is None:
+            return {}
+        state.settle()
+        state.fair.settle(state.slots)
+        return {account.name: account.counter for account in state.fair.accounts}
 
     def _waiting_reasons(self) -> Mapping[str, int]:
         state = self._state

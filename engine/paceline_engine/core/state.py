@@ -6,11 +6,12 @@ Everything that decides (`planner`, `running`, `preemption`, `intake`, `results`
 from collections import deque
 from dataclasses import dataclass, field
 
-from paceline_crds.settings import EngineSettings
+from paceline_crds.settings import EngineSettings, SchedulingPolicy
 from paceline_engine.core.admission import Brake, DrainRate, ExpectedOutput
 from paceline_engine.core.block_pool import BlockPool
 from paceline_engine.core.draft_length import DraftLength
 from paceline_engine.core.draft_plan import DraftPlan, RowTemplate
+from paceline_engine.core.fair import FairBook
 from paceline_engine.core.governor import Governor
 from paceline_engine.core.lanes import prefill_cap
 from paceline_engine.core.limits import EngineLimits
@@ -23,7 +24,7 @@ from paceline_engine.core.speculation import OfferedDrafts
 from paceline_engine.core.stats import Recorder
 from paceline_engine.core.steady import SteadyBatch
 from paceline_engine.core.stop import StopRules
-from paceline_engine.core.tracked import RequestState, TrackedRequest, WaitReason
+from paceline_engine.core.tracked import OrderKey, RequestState, TrackedRequest, WaitReason
 
 HEAD_BLOCKS = 4
 """Blocks that make the head of a prompt, when heads are compared."""
@@ -71,6 +72,7 @@ class SchedulerState:
         template: arrays of the all-decode step; None after somebody came or went.
         offered: drafts that the next plan may take.
         draft_length: how many of them pay.
+        fair: the book of tenants, under policy Fair alone.
         steady: decodes in lockstep; the slots' arrays are behind it until it is settled.
         needs_resync: a step failed: the next plan adds every running request again.
         cached_news: request id -> cached tokens that no output has told yet.
@@ -100,7 +102,8 @@ class SchedulerState:
         )
         self.slots = Slots(limits)
         self.stops = StopRules(limits.max_slots, limits.eos_token_ids)
-        self.queue = WaitingQueue(settings, self.lane_cap)
+        self.fair = self._book(settings, None)
+        self.queue = WaitingQueue(settings, self.lane_cap, self.fair)
         self.expected = expected
         self.brake = Brake()
         self.drain = DrainRate()
@@ -146,6 +149,14 @@ class SchedulerState:
         """Requests that may still take a slot."""
         return min(self.settings.max_num_seqs - self.slots.num_seated, self.slots.num_free)
 
+    def rank(self, tracked: TrackedRequest) -> OrderKey:
+        """Place of a request among those that run or kept blocks; smaller is served first."""
+        return tracked.key if self.fair is None else self.fair.rank(tracked)
+
+    def turn(self, tracked: TrackedRequest) -> OrderKey:
+        """Place of a running prompt in the order of the budget."""
+        return tracked.key if self.fair is None else self.fair.turn(tracked)
+
     # -- transitions -------------------------------------------------------------------------
 
     def settle(self) -> None:
@@ -187,6 +198,8 @@ class SchedulerState:
             tracked.request_id, slot, num_computed, now
         )
         tracked.key = order_key(tracked, self.settings)
+        if self.fair is not None:
+            self.fair.seated(tracked, num_computed, len(tracked.token_ids))
         self.slots.is_prefilling[slot] = True
         self.prefilling[slot] = tracked
         self.announce(tracked, tracked.token_ids, draft)
@@ -209,6 +222,8 @@ class SchedulerState:
     def unseat(self, tracked: TrackedRequest, num_kept_blocks: int = 0) -> None:
         """A running request loses its slot and the blocks behind those that it keeps."""
         slot = tracked.slot
+        if self.fair is not None:
+            self.fair.leaves_slot(tracked, int(self.slots.total[slot]))
         tracked.last_step = int(self.slots.last_step[slot])
         blocks = self.slots.unseat(slot)
         if num_kept_blocks:
@@ -304,12 +319,34 @@ class SchedulerState:
         self.settings = settings
         self.watermark_blocks = _watermark_blocks(settings, self.limits)
         self.cache.enabled = settings.prefix_caching
-        self.queue.rebuild(settings, self.lane_cap)
+        self.fair, before = self._book(settings, self.fair), self.fair
+        if self.fair is not None and self.fair is not before:
+            self._open_accounts(self.fair)
+        self.queue.rebuild(settings, self.lane_cap, self.fair)
         self.queue.starters.clear()
         for tracked in self.slots.tracked:
             if tracked is not None:
                 tracked.key = order_key(tracked, settings)
         self.is_intake_due = True
+
+    def _book(self, settings: EngineSettings, before: FairBook | None) -> FairBook | None:
+        """The book of policy Fair; the one there is goes on under other terms."""
+        if settings.scheduling_policy is not SchedulingPolicy.FAIR:
+            return None
+        if before is None:
+            return FairBook(settings, self.limits.max_slots, self.limits.max_step_tokens)
+        before.apply(settings)
+        return before
+
+    def _open_accounts(self, book: FairBook) -> None:
+        """Requests that came under another policy owe nothing so far."""
+        self.settle()
+        for tracked in self.requests.values():
+            tracked.account, tracked.num_paid_prompt = None, 0
+            if tracked.slot >= 0:
+                slot = tracked.slot
+                tracked.account = book.accounts.of(tracked.request.tenant)
+                book.seated(tracked, int(self.slots.computed[slot]), int(self.slots.total[slot]))
 
     def _note_prompt_head(self, tracked: TrackedRequest) -> None:
         keys = tracked.chain.keys[: tracked.num_prompt_tokens // self.limits.block_size]

@@ -46,6 +46,10 @@ def _no_reasons() -> Mapping[str, int]:
     return {}
 
 
+def _no_tokens() -> Mapping[str, float]:
+    return {}
+
+
 class Recorder:
     """Counters, histograms and the flight recorder of one engine. Mutable; the scheduler feeds it.
 
@@ -57,6 +61,7 @@ class Recorder:
         self._limits = limits
         self._pool_usage: Callable[[], tuple[int, int, int, int]] = self._empty_pool
         self._waiting_reasons: Callable[[], Mapping[str, int]] = _no_reasons
+        self._virtual_tokens: Callable[[], Mapping[str, float]] = _no_tokens
         self._counters = dict.fromkeys(
             (m.name for m in METRICS.values() if m.kind is Kind.COUNTER and not m.labels), 0.0
         )
@@ -86,13 +91,16 @@ class Recorder:
         self,
         pool_usage: Callable[[], tuple[int, int, int, int]],
         waiting_reasons: Callable[[], Mapping[str, int]],
+        virtual_tokens: Callable[[], Mapping[str, float]] = _no_tokens,
     ) -> None:
         """Say where to read gauges that only their owner knows, when a snapshot is made.
 
         Args:
             pool_usage: `BlockPool.usage`.
             waiting_reasons: reason -> waiting requests that are not admitted because of it.
+            virtual_tokens: tenant -> its counter; empty but under policy Fair.
         """
+        self._virtual_tokens = virtual_tokens
         self._pool_usage = pool_usage
         self._waiting_reasons = waiting_reasons
 
@@ -103,6 +111,7 @@ class Recorder:
         """These settings are in force from now on."""
         self._ledger.settle()
         self._settings, self._generation, self._revision = settings, generation, revision
+        self._rows.tenants.declare(tenant.name for tenant in settings.tenants or ())
         targets = SloTargets.of(settings)
         if targets != self._slo.targets:
             self._slo.retarget(targets)
@@ -123,6 +132,15 @@ class Recorder:
         if self._rows.capacity > self._slo.num_rows:
             self._slo.grow(self._rows.capacity)
         self._slo.start(row)
+
+    def tenant_refused(self, tenant: str) -> None:
+        """A request was not taken because its tenant had its part of the queue."""
+        self._rows.tenants.refuse(tenant)
+
+    def seat_given_up(self, request_id: int) -> None:
+        """A running request is going to be preempted for another tenant's."""
+        rows = self._rows
+        rows.tenants.give_up_seat(int(rows.tenant[rows.row_of(request_id)]))
 
     def prompt_head(self, head: bytes, whole: bytes) -> None:
         """The keys of a new request's first blocks and of its whole prompt."""
@@ -327,7 +345,8 @@ class Recorder:
         values[metrics.OLDEST_WAITING] = {(): rows.oldest_waiting_s(now)}
         values[metrics.SUCCESS] = {(reason,): float(n) for reason, n in self._finished.items()}
         values[metrics.STEP_SECONDS] = _by_label(self._step_parts.items())
-        values[metrics.SERVED_TOKENS] = rows.served_series()
+        values.update(rows.tenant_series())
+        values[metrics.TENANT_VIRTUAL_TOKENS] = _by_label(self._virtual_tokens().items())
         values[metrics.WAITING_BY_REASON] = self._reason_series()
         values[metrics.SLO_REQUESTS] = self._slo.requests()
         values[metrics.SLO_OBSERVATIONS] = self._slo.observations()

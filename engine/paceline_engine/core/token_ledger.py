@@ -129,7 +129,7 @@ class TokenLedger:
             at, counts = at[certain], counts[certain]
         total = int(np.add.reduce(counts))
         self._count_generated(total)
-        rows.serve_outputs(at, counts, total)
+        rows.serve_outputs(at, counts)
 
     def _count_generated(self, n: int) -> None:
         paid = min(self._owed_tokens, n)
@@ -143,7 +143,7 @@ class TokenLedger:
         if rows.has_stop_strings[row]:
             self._count_generated(num_output_tokens)
             counts = np.array([num_output_tokens])
-            rows.serve_outputs(np.array([row]), counts, num_output_tokens)
+            rows.serve_outputs(np.array([row]), counts)
         elif given > num_output_tokens:
             self._owed_tokens += given - num_output_tokens
         return max(0, given - num_output_tokens)

@@ -35,6 +35,8 @@ class WaitReason(StrEnum):
     PREEMPTION = "Preemption"
     """A step that preempts admits nobody."""
     STATIC_BATCH = "StaticBatch"
+    TENANT_LIMIT = "TenantLimit"
+    """Its tenant runs as many as it may, or has had its share of the step."""
 
 
 class TrackedRequest:

@@ -35,6 +35,10 @@ def _prompts(state: SchedulerState, now: float) -> StepPlan | None:
     state.leave_steady()
     state.slots.compact()
     draft = DraftPlan(state.next_step_id, split(state.budget, 0, 0, 0, 0))
+    if state.fair is not None:
+        state.fair.settle(state.slots)
+        prompts = state.prefilling.values()
+        state.fair.begin_step(prompts, prefill_tokens=state.budget if is_open else 0)
     running.plan_chunks(state, draft)
     state.slots.compact()
     if is_open and not draft.num_preempted and draft.lanes.total > 0:

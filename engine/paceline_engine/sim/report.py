@@ -6,7 +6,7 @@ that percentiles are not those of coarse buckets.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -131,13 +131,13 @@ _LINES = (
     ("output tokens/s", "output_tokens_per_s"),
     ("goodput, requests/s", "goodput_per_s"),
     ("share within SLO", "slo_attainment"),
-    ("TTFT p50, ms", "ttft_ms.p50"),
-    ("TTFT p99, ms", "ttft_ms.p99"),
-    ("ITL p50, ms", "itl_ms.p50"),
-    ("ITL p99, ms", "itl_ms.p99"),
-    ("ITL max, ms", "itl_ms.max"),
-    ("E2E p50, ms", "e2e_ms.p50"),
-    ("E2E p99, ms", "e2e_ms.p99"),
+    ("TTFT p50, ms", "ttft_ms", "p50"),
+    ("TTFT p99, ms", "ttft_ms", "p99"),
+    ("ITL p50, ms", "itl_ms", "p50"),
+    ("ITL p99, ms", "itl_ms", "p99"),
+    ("ITL max, ms", "itl_ms", "max"),
+    ("E2E p50, ms", "e2e_ms", "p50"),
+    ("E2E p99, ms", "e2e_ms", "p99"),
     ("steps", "steps"),
     ("preemptions", "preemptions"),
     ("recomputed tokens", "recomputed_tokens"),
@@ -150,7 +150,7 @@ _LINES = (
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Runs side by side, a figure per line; lines that no run has a value for are left out."""
     lines = [["", *(str(row["run"]) for row in rows)]]
-    for title, path in _LINES:
+    for title, *path in (*_LINES, *_group_lines(rows)):
         cells = [_cell(_value(row, path)) for row in rows]
         if set(cells) != {"-"}:
             lines.append([title, *cells])
@@ -164,9 +164,17 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _value(row: Mapping[str, Any], path: str) -> Any:
+def _group_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """What groups and tenants saw, where a run has several."""
+    for group in sorted({name for row in rows for name in row.get("groups", {})}):
+        yield f"{group}: output tokens", "groups", group, "output_tokens"
+        yield f"{group}: TTFT p50, ms", "groups", group, "ttft_ms", "p50"
+        yield f"{group}: TTFT p99, ms", "groups", group, "ttft_ms", "p99"
+
+
+def _value(row: Mapping[str, Any], path: Sequence[str]) -> Any:
     value: Any = row
-    for name in path.split("."):
+    for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline_crds.settings import Batching, EngineSettings
+from paceline_crds.settings import Batching, EngineSettings, SchedulingPolicy
 from paceline_engine.core import step_features
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.live_settings import SettingsBook, SettingsChange
@@ -42,6 +42,8 @@ class Policy(StrEnum):
     CONTINUOUS = "Continuous"
     STATIC = "Static"
     DUAL_TRACK = "DualTrack"
+    FAIR = "Fair"
+    """As Continuous, under the scheduling policy of that name."""
 
 
 class SimulationStuck(RuntimeError):
@@ -56,7 +58,7 @@ class Simulator:
         limits: what the engine has; `limits_of` makes them from the settings.
         cost: how long a step takes.
         arrivals: the load.
-        policy: how steps are made. `Static` is the engine's own setting.
+        policy: how steps are made. `Static` and `Fair` are the engine's own settings.
         jitter: factors on the time of steps; None: a step takes what the cost model says.
         drafts: proposes drafts where the settings ask for some; None: nobody does.
         host_ms: of each step's time, what is spent outside of the device.
@@ -85,6 +87,8 @@ class Simulator:
     ) -> None:
         if policy is Policy.STATIC:
             settings = settings.model_copy(update={"batching": Batching.STATIC})
+        if policy is Policy.FAIR:
+            settings = settings.model_copy(update={"scheduling_policy": SchedulingPolicy.FAIR})
         self._book = SettingsBook(settings)
         in_force = self._book.state.settings
         self.now = start_s

@@ -5,13 +5,15 @@ freshly computed base is the same and spec still allows it; a dropped entry neve
 itself.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from paceline_crds.group import bare
 from paceline_crds.objective import Resolved
@@ -22,6 +24,7 @@ from paceline_crds.spec_tuning import TuningMode
 from paceline_crds.status import EffectiveSetting
 from paceline_crds.status_tuning import OverlayEntry
 
+_LONGEST_TEXT = 128
 _NAMES = {border_name(name): name for name in knobs()}
 
 
@@ -76,7 +79,27 @@ def text_of(value: Any) -> str:
     """A setting's value as status shows it; empty where nobody set it and the engine decides."""
     if value is None:
         return ""
+    if isinstance(value, list | tuple):
+        return _list_text(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _list_text(entries: Sequence[Any]) -> str:
+    """A list as JSON, or how many and a digest if that is longer than status holds."""
+    plain = [
+        entry.model_dump(mode="json", by_alias=True) if isinstance(entry, BaseModel) else entry
+        for entry in entries
+    ]
+    given = [
+        {name: value for name, value in entry.items() if value is not None}
+        if isinstance(entry, dict)
+        else entry
+        for entry in plain
+    ]
+    text = json.dumps(given, sort_keys=True, separators=(",", ":"))
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    return f"{len(given)} entries, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def entry(base: Resolved, name: str, value: Any) -> OverlayEntry:

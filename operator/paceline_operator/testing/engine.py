@@ -120,7 +120,7 @@ def start(arguments: list[str], recorded: dict[str, Any], *, gpus: int, ready_at
             name = by_flag[flag]
             if knobs()[name].change is ChangeClass.LIVE:
                 raise AssertionError(f"{flag} is live and may not be in the pod template")
-            given[name] = value
+            given[name] = value or "true"
     written = objective.below_boot_maxima(
         {name: int(value) if value.isdigit() else value for name, value in given.items()}, {}
     )

@@ -228,3 +228,33 @@ def test_a_wrong_value_is_told_what_was_expected_and_what_was_found(change, mess
     with pytest.raises(SettingRefused) as refused:
         parse_changes(change)
     assert str(refused.value) == message
+
+
+def test_tenants_change_live_and_null_takes_them_away() -> None:
+    book = SettingsBook(EngineSettings())
+    change = book.patch({"schedulingPolicy": "Fair", "tenants": [{"name": "gold", "weight": 3}]})
+    full = {"name": "gold", "weight": 3, "maxSeqs": None, "budgetShare": "1"}
+    assert (change.old["tenants"], change.new["tenants"]) == (None, [full])
+    again = book.patch({"tenants": [full]})
+    assert (again.old, again.new) == ({}, {})
+    assert book.patch({"tenants": None}).new == {"tenants": None}
+
+
+@pytest.mark.parametrize(
+    "tenants",
+    [
+        "gold",
+        [{"name": "gold", "weight": 0}],
+        [{"name": "gold", "weight": "3"}],
+        [{"name": "_other"}],
+        [{"name": "gold"}, {"name": "gold"}],
+        [{"name": "gold", "budgetShare": 0.5}],
+        [{"name": f"t{number}"} for number in range(65)],
+    ],
+)
+def test_tenants_that_cannot_be_are_refused_whole(tenants: object) -> None:
+    book = SettingsBook(EngineSettings())
+    with pytest.raises(SettingRefused) as refused:
+        book.patch({"maxNumSeqs": 5, "tenants": tenants})
+    assert (refused.value.status, refused.value.field) == (400, "tenants")
+    assert book.state.settings.max_num_seqs == 128

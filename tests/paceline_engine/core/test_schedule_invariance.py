@@ -26,7 +26,14 @@ LIVE = st.fixed_dictionaries(
         "max_num_batched_tokens": st.integers(1, 64),
         "max_num_seqs": st.integers(1, 8),
         "long_prefill_tokens": st.sampled_from([None, 0, 1, 5, 16]),
-        "scheduling_policy": st.sampled_from([SchedulingPolicy.FCFS, SchedulingPolicy.PRIORITY]),
+        "scheduling_policy": st.sampled_from(SchedulingPolicy),
+        "tenants": st.sampled_from(
+            [
+                None,
+                [{"name": "gold", "weight": 3}],
+                [{"name": "gold", "maxSeqs": 1}, {"name": "free", "budgetShare": "0.1"}],
+            ]
+        ),
         "priority_aging_s": st.sampled_from([0, 1, 30]),
         "prefix_caching": st.booleans(),
         "watermark": st.sampled_from(["0", "0.01", "0.3"]),
@@ -87,11 +94,14 @@ class Schedule(RuleBasedStateMachine):
         own=st.integers(1, 20),
         max_tokens=st.integers(0, 40),
         priority=st.integers(-2, 2),
+        tenant=st.sampled_from(["", "gold", "free"]),
         salt=st.sampled_from(["", "", "x"]),
         prompt_logprobs=st.sampled_from([None, None, 0]),
         count=st.integers(1, 4),
     )
-    def submit(self, family, shared, own, max_tokens, priority, salt, prompt_logprobs, count):
+    def submit(
+        self, family, shared, own, max_tokens, priority, tenant, salt, prompt_logprobs, count
+    ):
         for number in range(count):
             prompt = [(family * 17 + i * i) % 61 for i in range(shared)]
             prompt += [(len(self.trial.requests) // (1 + number % 2) + i) % 61 for i in range(own)]
@@ -100,6 +110,7 @@ class Schedule(RuleBasedStateMachine):
                 max_tokens=max_tokens,
                 min_tokens=min(2, max_tokens),
                 priority=priority,
+                tenant=tenant,
                 cache_salt=salt,
                 prompt_logprobs=prompt_logprobs,
             )

@@ -7,7 +7,6 @@ from paceline_engine.core.unsupported import refuse_at_start, refuse_change
 
 CASES = {
     "tensorParallelSize": 2,
-    "schedulingPolicy": "Fair",
     "speculativeMethod": "Eagle",
 }
 

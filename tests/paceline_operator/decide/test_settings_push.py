@@ -184,3 +184,26 @@ def test_accepted_admin_tokens_lie_beside_the_settings_as_digests(
     owner = config_map["metadata"]["ownerReferences"][0]
     assert owner["kind"] == "Deployment"
     assert config_map["metadata"]["labels"][names.HASH_LABEL]
+
+
+def test_tenants_and_weights_reach_pods_without_touching_them() -> None:
+    many = [{"name": f"tenant-{number}", "weight": 1 + number} for number in range(20)]
+    world = settled()
+    pods = {objects.uid(pod) for pod in world.pods()}
+    for revision, tenants in enumerate((many, many[:1], [{"name": "tenant-0", "weight": 9}]), 2):
+        world.edit(spec_of(scheduling={"policy": "Fair", "tenants": tenants}))
+        world.settle()
+        (engine,) = world.engines.values()
+        got = [(item["name"], item["weight"]) for item in engine.settings["tenants"]]
+        assert got == [(item["name"], item["weight"]) for item in tenants]
+        assert engine.settings["schedulingPolicy"] == "Fair"
+        assert world.status["settingsRevision"] == {"wanted": revision, "applied": revision}
+        assert world.condition("Ready")[0] == "True"
+    assert {objects.uid(pod) for pod in world.pods()} == pods
+    world.edit(spec_of())
+    world.settle()
+    (engine,) = world.engines.values()
+    assert (engine.settings["tenants"], engine.settings["schedulingPolicy"]) == (None, "Fcfs")
+    start = len(world.journal)
+    world.settle()
+    assert world.journal[start:] == []

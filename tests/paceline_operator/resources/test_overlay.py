@@ -129,3 +129,15 @@ def test_drafts_can_be_turned_down_to_none_though_no_engine_starts_so() -> None:
     assert wanted.dropped == ()
     assert wanted.settings.speculative_num_tokens == 0
     assert wanted.settings.max_num_seqs == 100
+
+
+def test_a_list_is_shown_alike_however_it_came_and_never_too_long() -> None:
+    spec = spec_of(scheduling={"policy": "Fair", "tenants": [{"name": "gold", "weight": 3}]})
+    settings = resolve.settings_of(spec)
+    text = overlay.text_of(settings.tenants)
+    assert text == '[{"budgetShare":"1","name":"gold","weight":3}]'
+    assert overlay.text_of(settings.on_border()["tenants"]) == text
+    many = [[{"name": f"tenant-{i}", "weight": weight} for i in range(9)] for weight in (1, 2)]
+    short = [overlay.text_of(entries) for entries in many]
+    assert all(text.startswith("9 entries, sha256 ") and len(text) < 60 for text in short)
+    assert short[0] != short[1]

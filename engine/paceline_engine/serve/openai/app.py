@@ -41,9 +41,12 @@ def create_public_app(
     app.include_router(generation_routes.router(launcher))
     app.include_router(text_routes.router(client, config, served, drain))
     app.include_router(health.router(client, drain, min_hang_s=config.min_hang_s))
-    app.add_middleware(
-        RequestMiddleware, guard=Guard(keys, metrics_require_key=config.metrics_require_key)
+    guard = Guard(
+        keys,
+        metrics_require_key=config.metrics_require_key,
+        trusts_tenant_header=config.settings.trust_tenant_header,
     )
+    app.add_middleware(RequestMiddleware, guard=guard)
     errors.install(app)
     openapi.install(app)
     return app

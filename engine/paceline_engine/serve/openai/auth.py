@@ -12,6 +12,7 @@ from paceline_engine.serve.openai.errors import ApiError
 
 _LOG = logging.getLogger(__name__)
 _HASHED = re.compile(r"([^\s:]{1,128}):([0-9a-fA-F]{64})")
+_TENANT = re.compile(r"[a-zA-Z0-9][-._a-zA-Z0-9]{0,62}")
 _LINE = "a line `name:sha256` (64 hex digits; `printf %s KEY | sha256sum`) or the plain key"
 _FREE = (routes.HEALTH, routes.METRICS, routes.VERSION)
 
@@ -78,26 +79,50 @@ class Guard:
     Args:
         keys: None asks for none.
         metrics_require_key: `/metrics` is not free.
+        trusts_tenant_header: who may ask may also say for whom, in a header.
     """
 
-    def __init__(self, keys: ApiKeys | None, *, metrics_require_key: bool = False) -> None:
+    def __init__(
+        self,
+        keys: ApiKeys | None,
+        *,
+        metrics_require_key: bool = False,
+        trusts_tenant_header: bool = False,
+    ) -> None:
         self._keys = keys
+        self._trusts_header = trusts_tenant_header
         self._free = tuple(p for p in _FREE if p != routes.METRICS or not metrics_require_key)
 
-    def tenant(self, path: str, authorization: str | None) -> str:
+    def tenant(self, path: str, authorization: str | None, named: str = "") -> str:
         """The tenant of a request; empty if nobody is asked.
 
+        Args:
+            path: of the request.
+            authorization: header with the key.
+            named: header with the tenant; it counts only if it is trusted.
+
         Raises:
-            ApiError: 401.
+            ApiError: 401 for the key, 400 for a name that no tenant has.
         """
-        if self._keys is None:
-            return ""
         if any(path == free or path.startswith(free + "/") for free in self._free):
             return ""
+        owner = "" if self._keys is None else self._owner(self._keys, authorization)
+        if not self._trusts_header or not named:
+            return owner
+        if not _TENANT.fullmatch(named):
+            raise ApiError(
+                400,
+                f"the header {routes.TENANT_HEADER} must be 1 to 63 letters, digits, dots, dashes "
+                f"and underscores that begin with a letter or digit, got {named[:64]!r}",
+                code="invalid_tenant",
+            )
+        return named
+
+    def _owner(self, keys: ApiKeys, authorization: str | None) -> str:
         scheme, _, key = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise _unauthorised("an API key is needed; send it as `Authorization: Bearer KEY`")
-        tenant = self._keys.tenant_of(key.strip())
+        tenant = keys.tenant_of(key.strip())
         if tenant is None:
             raise _unauthorised("the API key is not accepted here")
         return tenant

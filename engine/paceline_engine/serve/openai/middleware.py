@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from paceline_crds import routes
 from paceline_engine.serve.openai.auth import Guard
 from paceline_engine.serve.openai.errors import ApiError, translate
 
@@ -64,7 +65,8 @@ class RequestMiddleware:
 
         try:
             authorization = headers.get(b"authorization", b"").decode("latin-1")
-            state["tenant"] = self._guard.tenant(scope["path"], authorization)
+            named = headers.get(_TENANT_HEADER, b"").decode("latin-1")
+            state["tenant"] = self._guard.tenant(scope["path"], authorization, named)
             await self._app(scope, unread.receive, send_marked)
         except Exception as error:
             answer = translate(error)
@@ -73,8 +75,16 @@ class RequestMiddleware:
             await answer.response()(scope, unread.receive, send_marked)
 
 
+_TENANT_HEADER = routes.TENANT_HEADER.lower().encode()
 _READ = frozenset(
-    {b"x-request-id", b"authorization", b"content-length", b"transfer-encoding", b"expect"}
+    {
+        b"x-request-id",
+        b"authorization",
+        b"content-length",
+        b"transfer-encoding",
+        b"expect",
+        _TENANT_HEADER,
+    }
 )
 
 

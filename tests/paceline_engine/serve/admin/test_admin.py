@@ -75,7 +75,7 @@ def test_a_patch_is_applied_and_read_back(tmp_path: Path) -> None:
         ({"nonsense": 1}, 400, "nonsense"),
         ({"revision": "x"}, 400, "revision"),
         ({"revision": True}, 400, "revision"),
-        ({"schedulingPolicy": "Fair"}, 400, "schedulingPolicy"),
+        ({"tenants": [{"name": "a", "weight": 0}]}, 400, "tenants"),
         ({"blockSize": 32}, 409, "blockSize"),
         ({"tensorParallelSize": 2}, 409, "tensorParallelSize"),
         ({"maxNumSeqs": 9}, 409, "maxNumSeqs"),

@@ -91,3 +91,23 @@ def test_anything_but_an_accepted_bearer_key_is_401(key_file: Path, header: str)
 
 def test_without_keys_everybody_is_the_default_tenant() -> None:
     assert Guard(None).tenant("/v1/models", None) == ""
+
+
+def test_a_header_names_the_tenant_only_where_it_is_trusted(key_file: Path) -> None:
+    keys = ApiKeys(key_file)
+    trusting = Guard(keys, trusts_tenant_header=True)
+    assert Guard(keys).tenant("/v1/models", "Bearer sk-blue", "green") == "blue"
+    assert trusting.tenant("/v1/models", "Bearer sk-blue", "green") == "green"
+    assert trusting.tenant("/v1/models", "Bearer sk-blue", "") == "blue"
+    assert Guard(None, trusts_tenant_header=True).tenant("/v1/models", None, "green") == "green"
+    with pytest.raises(ApiError) as caught:
+        trusting.tenant("/v1/models", None, "green")
+    assert caught.value.status == 401
+
+
+@pytest.mark.parametrize("name", ["_other", "a b", "x" * 64, "é", "a\n"])
+def test_a_name_that_no_tenant_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        Guard(None, trusts_tenant_header=True).tenant("/v1/models", None, name)
+    assert caught.value.status == 400
+    assert "X-Paceline-Tenant" in caught.value.message

@@ -160,7 +160,7 @@ def test_a_patch_under_load_kills_nothing_and_changes_no_output(tmp_path: Path) 
     [
         ({"maxNumSeqs": 0}, None, 400, "maxNumSeqs"),
         ({"nonsense": 1}, None, 400, "nonsense"),
-        ({"maxNumSeqs": 2, "schedulingPolicy": "Fair"}, None, 400, "schedulingPolicy"),
+        ({"maxNumSeqs": 2, "schedulingPolicy": "Lifo"}, None, 400, "schedulingPolicy"),
         ({"maxNumSeqs": 2, "blockSize": 32}, None, 409, "blockSize"),
         ({"maxNumSeqs": 100}, None, 409, "maxNumSeqs"),
         ({"maxNumSeqs": 2}, 0, 412, "maxNumSeqs"),

@@ -45,7 +45,7 @@ def test_a_name_of_a_newer_operator_is_ignored(tmp_path: Path) -> None:
         ({"dtype": "Float32"}, "dtype needs a restart"),
         ({"maxNumSeqs": 0}, "maxNumSeqs"),
         ({"watermark": "2"}, "watermark"),
-        ({"schedulingPolicy": "Fair"}, "schedulingPolicy"),
+        ({"tenants": [{"name": "a"}, {"name": "a"}]}, "tenants"),
     ],
 )
 def test_a_value_that_cannot_be_had_ends_the_start(
