@@ -91,16 +91,18 @@ def test_killed_at_some_of_its_writes(
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("replicas", [0, 1])
 def test_killed_before_and_after_every_write(
     namespace: Namespace,
     operator: OperatorProcess,
     tmp_path: Path,
     tell: Callable[[str], None],
+    replicas: int,
 ) -> None:
     """Each write is tried twice: the first operator dies before it, the second when it was done."""
 
     def rule(number: int) -> When | None:
         return When.BEFORE if number % 2 else When.AFTER
 
-    gate = killed_in_life(namespace, operator, tmp_path, rule, replicas=1)
+    gate = killed_in_life(namespace, operator, tmp_path, rule, replicas)
     tell(f"{len(gate.writes)} writes, killed at {gate.num_kills}")

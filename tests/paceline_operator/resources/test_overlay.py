@@ -131,3 +131,13 @@ def test_a_list_is_shown_alike_however_it_came_and_never_too_long() -> None:
     short = [overlay.text_of(entries) for entries in many]
     assert all(text.startswith("9 entries, sha256 ") and len(text) < 60 for text in short)
     assert short[0] != short[1]
+
+
+def test_drafts_can_be_turned_down_to_none_though_no_engine_starts_so() -> None:
+    drafting = {"speculative": {"method": "Ngram", "numTokens": 4}}
+    spec = spec_of(**drafting, tuning={"bounds": {"speculativeNumTokens": {"min": 0}}})
+    others = entry_under(spec, "max_num_seqs", 100)
+    wanted = laid(spec, entry_under(spec, "speculative_num_tokens", 0), others)
+    assert wanted.dropped == ()
+    assert wanted.settings.speculative_num_tokens == 0
+    assert wanted.settings.max_num_seqs == 100
