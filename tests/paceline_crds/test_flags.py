@@ -104,7 +104,6 @@ def test_help_and_reference_say_what_this_release_does_not_build() -> None:
     page = reference.markdown()
     for name, accepted in {
         "tensor_parallel_size": "1",
-        "scheduling_policy": "Fcfs or Priority",
         "speculative_method": "None, Ngram or Suffix",
     }.items():
         note = f"In this release it must be {accepted}"

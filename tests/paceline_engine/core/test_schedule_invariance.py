@@ -76,17 +76,22 @@ class Schedule(RuleBasedStateMachine):
             eos_token_ids=(7,),
         )
         drafter = one_wrong_in and partly_right(61, one_wrong_in=one_wrong_in)
+        self.has_drafter = drafter is not None
         self.trial = Trial(
             limits,
             max_plans=max_plans,
             is_checked=is_checked,
             gives_all_back=gives_all_back,
             drafter=drafter,
-            **live,
+            **self.takes(live),
         )
         if is_hopeful:
             self.trial.expect_short_outputs()
         self.cut: set[int] = set()  # ended from outside: their tokens are a prefix of all
+
+    def takes(self, live):
+        """A number of drafts needs somebody who proposes them."""
+        return live if self.has_drafter else {**live, "speculative_num_tokens": 0}
 
     @rule(
         family=st.integers(0, 2),
@@ -152,7 +157,7 @@ class Schedule(RuleBasedStateMachine):
 
     @rule(live=LIVE)
     def change(self, live):
-        self.trial.change(**live)
+        self.trial.change(**self.takes(live))
 
     @rule()
     def reset(self):
