@@ -154,10 +154,10 @@ def engine_image(cluster: Cluster, namespace: Namespace, request: pytest.Fixture
 
 
 @pytest.fixture
-def operator(
+def idle_operator(
     cluster: Cluster, crd: str, namespace: Namespace, engine_image: Image, tmp_path: Path
 ) -> Iterator[OperatorProcess]:
-    """The operator of this test's namespace, a process on this machine: started and ready."""
+    """The operator of this test's namespace, a process on this machine, not started yet."""
     assert crd
     image = engine_image
     if image.name == images.HOST:
@@ -167,7 +167,18 @@ def operator(
     if cluster.layout is not None:
         namespace.provide_cache()
         process.keep_in(host_volumes.CACHE_CLAIM)
-    yield from operator_process.running(process)
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+@pytest.fixture
+def operator(idle_operator: OperatorProcess) -> OperatorProcess:
+    """The same, started and ready."""
+    idle_operator.start()
+    idle_operator.wait_ready()
+    return idle_operator
 
 
 @pytest.fixture
