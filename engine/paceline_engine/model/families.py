@@ -5,6 +5,7 @@ model is ever computed with a feature left out in silence.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +34,50 @@ def load_config(folder: Path) -> ModelConfig:
         known = ", ".join(sorted(FAMILIES))
         raise _unsupported(f"model_type {family!r}; built are {known}")
     try:
-        return FAMILIES[family](raw, _eos_token_ids(folder, raw))
+        config = FAMILIES[family](raw, _eos_token_ids(folder, raw))
     except KeyError as error:
         raise _unsupported(f"a config.json without {error.args[0]!r}") from error
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise _unsupported(
+            f"this {folder / 'config.json'}: a value has another form than its name says ({error})"
+        ) from error
+    _check_values(config)
+    return config
+
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+
+
+def _check_values(config: ModelConfig) -> None:
+    """What would divide by zero, or compute nonsense, is refused before the weights are read."""
+    for name in _SIZES:
+        if getattr(config, name) < 1:
+            raise _unsupported(
+                f"a config.json with {name} {getattr(config, name)}; it must be >= 1"
+            )
+    if config.num_heads % config.num_kv_heads:
+        raise _unsupported(
+            f"{config.num_heads} heads over {config.num_kv_heads} KV heads; they must divide evenly"
+        )
+    rope = config.rope
+    factor = rope.llama3.factor if rope.llama3 else rope.linear_factor
+    for name, value in (("rope_theta", rope.theta), ("rope scaling factor", factor)):
+        if not 0 < value < math.inf:
+            raise _unsupported(f"a {name} of {value}; it must be a number above 0")
+    strange = [eos for eos in config.eos_token_ids if not 0 <= eos < config.vocab_size]
+    if strange:
+        raise _unsupported(
+            f"end tokens {strange}, which are not in the vocabulary of {config.vocab_size}; "
+            "correct eos_token_id in generation_config.json or config.json"
+        )
 
 
 def _llama(raw: Raw, eos: tuple[int, ...]) -> ModelConfig:
@@ -174,7 +216,11 @@ def _eos_token_ids(folder: Path, raw: Raw) -> tuple[int, ...]:
         eos = raw.get("eos_token_id")
     if eos is None:
         return ()
-    return tuple(eos) if isinstance(eos, list) else (int(eos),)
+    found = eos if isinstance(eos, list) else [eos]
+    for one in found:
+        if not isinstance(one, int) or isinstance(one, bool):
+            raise TypeError(f"eos_token_id must hold token ids, got {one!r}")
+    return tuple(found)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -46,6 +46,8 @@ _STORED = {
     GGMLQuantizationType.F16: ("F16", 2),
 }
 """Formats kept as they are, with the bytes of a value; every other becomes bfloat16."""
+_BROKEN = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+"""What reading a damaged file can raise: the reader believes its counts and offsets."""
 
 
 class _PlainReader(GGUFReader):  # type: ignore[misc]  # gguf has no types
@@ -97,8 +99,17 @@ def convert_gguf(file: Path, folder: Path, progress: Callable[[float], None]) ->
     """
     try:
         reader = _PlainReader(file)
-    except (OSError, ValueError) as error:
+    except (OSError, *_BROKEN) as error:
         raise unsupported(f"{file} is not readable as GGUF: {error}") from error
+    try:
+        _write_folder(reader, folder, progress)
+    except _BROKEN as error:
+        raise unsupported(
+            f"{file} is damaged or not whole ({type(error).__name__}: {error}); fetch it again"
+        ) from error
+
+
+def _write_folder(reader: GGUFReader, folder: Path, progress: Callable[[float], None]) -> None:
     metadata = GgufMetadata(reader)
     if metadata.architecture not in _ARCHITECTURES:
         known = ", ".join(_ARCHITECTURES)

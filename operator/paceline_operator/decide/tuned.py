@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paceline_crds.settings import border_name
 from paceline_crds.spec import Runtime
 from paceline_operator.decide.actions import Event
 from paceline_operator.decide.case import Case
@@ -15,6 +16,7 @@ from paceline_operator.decide.tuning.arm import Arm
 from paceline_operator.decide.tuning.observation import Fleet, Note, Observation
 from paceline_operator.decide.tuning.policy import Policy
 from paceline_operator.decide.tuning.state import Mood, State
+from paceline_operator.render import vllm
 from paceline_operator.resources import objects
 from paceline_operator.resources.parse import Parsed
 
@@ -117,8 +119,13 @@ def _dials(parsed: Parsed, case: Case, views: Sequence[PodView]) -> dials.Dials:
     wanted = case.wanted.settings if case.wanted else parsed.base.settings
     made = dials.of(parsed.deployment.spec, parsed.base, wanted, said)
     if parsed.deployment.spec.runtime is Runtime.VLLM:
-        # Stock vLLM takes every setting at its start alone.
-        return {name: replace(dial, change=dials.RESTART) for name, dial in made.items()}
+        # Stock vLLM takes every setting at its start alone, and has no word for some of ours.
+        known = {border_name(name) for name in vllm.TAKES}
+        return {
+            name: replace(dial, change=dials.RESTART)
+            for name, dial in made.items()
+            if name in known
+        }
     return made
 
 

@@ -47,6 +47,9 @@ _PLAIN: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "block_size": ("--block-size", str),
 }
 
+TAKES = frozenset({*_PLAIN, "prefix_caching", "speculative_num_tokens"})
+"""Settings that stock vLLM has a flag for."""
+
 
 def container(
     spec: LLMDeploymentSpec, settings: EngineSettings, place: ModelPlace, waits: Waits

@@ -166,9 +166,13 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 
 def _with(settings: EngineSettings, name: str, text: str) -> EngineSettings | None:
-    """The settings with one changed, or None if that lies above a boot maximum."""
-    given = {field: getattr(settings, field) for field in settings.model_fields_set}
-    try:
-        return EngineSettings(**{**given, name: value_of(name, text)})
-    except ValidationError:
+    """The settings with one changed, or None if that lies above a boot maximum.
+
+    They are not validated as a start would be: drafts of 0 are no way to start a method, but a
+    running engine can be turned down to them.
+    """
+    value, boot = value_of(name, text), knobs()[name].boot_maximum
+    limit = getattr(settings, boot) if boot else None
+    if limit is not None and value > limit:
         return None
+    return settings.model_copy(update={name: value})

@@ -190,3 +190,14 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"something else entirely, but long enough to look at")
     with pytest.raises(StartFailed, match="not readable as GGUF"):
         convert(file, tmp_path / "out")
+
+
+def test_a_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    model = TinyModel(hidden_size=16, num_layers=1, head_dim=8, num_heads=2, num_kv_heads=1)
+    whole = write_gguf(tmp_path / "m.gguf", model.write(tmp_path / "hub"), model).read_bytes()
+    cut = tmp_path / "cut.gguf"
+    for place, size in enumerate([0, 4, 23, 30, 100, 3_000, len(whole) // 2, len(whole) - 40]):
+        cut.write_bytes(whole[:size])
+        with pytest.raises(StartFailed) as refused:
+            convert(cut, tmp_path / str(place))
+        assert refused.value.reason == "UnsupportedModel"

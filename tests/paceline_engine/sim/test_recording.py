@@ -117,3 +117,11 @@ def test_other_files_are_refused(tmp_path: Path, ran: Simulator):
     short = body["requests"] | {"arrivalS": [1.0]}
     with pytest.raises(BadRecording, match="one length"):
         recording.read(body | {"requests": short})
+    num_requests = len(body["requests"]["prefixOf"])
+    for column, value in (("prefixOf", num_requests - 1), ("numPromptTokens", "x")):
+        strange = body["requests"] | {column: [value] * num_requests}
+        with pytest.raises(BadRecording, match="something else"):
+            recording.read(body | {"requests": strange})
+    file.write_text("[" * 100_000)
+    with pytest.raises(BadRecording, match="must be a recording"):
+        recording.load(file)

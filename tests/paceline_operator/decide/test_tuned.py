@@ -7,9 +7,12 @@ import pytest
 
 from paceline_operator.decide.actions import Apply, PatchSettings, WriteStatus
 from paceline_operator.decide.observed import Config, Measured
+from paceline_operator.decide.tuning import ledger, policy
+from paceline_operator.decide.tuning.policy import Policy
 from paceline_operator.decide.tuning.signals import Signal
 from paceline_operator.decide.tuning.symptom import Symptom
-from paceline_operator.resources import objects
+from paceline_operator.resources import objects, parse
+from paceline_operator.resources.parse import Parsed
 from paceline_operator.testing.tuned_world import TunedWorld
 from paceline_operator.testing.tuner_scenarios import SCENARIOS, TUNING
 from paceline_operator.testing.worlds import settled, spec_of
@@ -146,6 +149,14 @@ def test_a_prometheus_that_is_away_freezes_and_is_told() -> None:
     assert world.setting("maxNumSeqs") == 128
 
 
+def test_without_a_warm_pod_nothing_is_said_to_be_measured() -> None:
+    world = world_of(replicas=0)
+    world.run(600)
+    assert world.tuning("seenUntil")
+    assert world.condition("MetricsAvailable") == ("Unknown", "NoWarmPods")
+    assert "NoWarmPods" not in reasons(world)
+
+
 def test_targets_that_are_missed_are_a_condition_with_figures() -> None:
     symptom = SCENARIOS[Symptom.SPIKY_STREAMS]
     spec = spec_of(**{**symptom.spec, "tuning": {**TUNING, "mode": "Observe"}})
@@ -163,6 +174,8 @@ def test_annotations_approve_reject_and_freeze() -> None:
     annotations["paceline.dev/approve"] = world.tuning("current", "id")
     world.run(300)
     assert world.setting("maxNumSeqs") == 128
+    assert (world.tuning("state"), world.tuning("reason")) == ("Proposed", "Frozen")
+    assert "which waits: the annotation paceline.dev/freeze is set" in world.tuning("message")
     annotations["paceline.dev/freeze"] = "false"
     world.run(300)
     assert world.setting("maxNumSeqs") == 256
@@ -195,3 +208,40 @@ def test_pods_of_another_template_are_not_asked_about() -> None:
     world.run(1200)
     counted = {name for question in world.asked for name in question.pods}
     assert counted == set(world.engines)
+
+
+STARVED = SCENARIOS[Symptom.KV_PRESSURE]
+ALWAYS = [{"name": "always", "start": "00:00", "duration": "24h"}]
+
+
+def vllm_world(**fields: Any) -> TunedWorld:
+    spec = spec_of(**{**STARVED.spec, "model": {"uri": "hf://a/b"}, "runtime": "VLLM", **fields})
+    return TunedWorld(spec, STARVED.load, STARVED.surface)
+
+
+def test_of_stock_vllm_only_what_it_has_a_flag_for_is_recommended() -> None:
+    world = vllm_world(tuning=TUNING)
+    world.run(1500)
+    advice = world.tuning("recommendations")[0]
+    assert advice["symptom"] == "KvPressure"
+    assert advice["change"].startswith("spec.scheduling.maxNumSeqs: ")
+    assert "replaces the pods" in advice["text"]
+    assert world.tuning("current") is None
+    assert world.num_pods_made == 1
+
+
+def test_stock_vllm_with_targets_is_never_turned_since_nobody_counts_who_met_them() -> None:
+    rules = {**TUNING, "mode": "Auto", "allowRestart": True, "maintenanceWindows": ALWAYS}
+    world = vllm_world(tuning=rules, slo={"itl": {"target": "60ms"}})
+    world.run(1500)
+    assert "ChangeStarted" not in reasons(world)
+    assert "within slo" in world.tuning("recommendations")[0]["text"]
+    assert world.num_pods_made == 1
+
+
+def test_a_change_of_stock_vllm_is_one_that_replaces_pods() -> None:
+    parsed = parse.parse(vllm_world(tuning=TUNING).document)
+    assert isinstance(parsed, Parsed)
+    rules = policy.of_spec(parsed.deployment.spec)
+    assert ledger.is_restart("maxNumSeqs", rules)
+    assert not ledger.is_restart("maxNumSeqs", Policy())

@@ -119,3 +119,13 @@ def test_status_shows_every_setting_once_with_its_source() -> None:
     assert shown["prefixCaching"] == ("false", Source.SPEC)
     assert shown["maxModelLen"] == ("", Source.DEFAULT)
     assert shown["kvCacheDtype"] == ("Auto", Source.DEFAULT)
+
+
+def test_drafts_can_be_turned_down_to_none_though_no_engine_starts_so() -> None:
+    drafting = {"speculative": {"method": "Ngram", "numTokens": 4}}
+    spec = spec_of(**drafting, tuning={"bounds": {"speculativeNumTokens": {"min": 0}}})
+    others = entry_under(spec, "max_num_seqs", 100)
+    wanted = laid(spec, entry_under(spec, "speculative_num_tokens", 0), others)
+    assert wanted.dropped == ()
+    assert wanted.settings.speculative_num_tokens == 0
+    assert wanted.settings.max_num_seqs == 100

@@ -7,7 +7,7 @@ from paceline_operator.decide.tuning import dials, symptoms, verdict, watch
 from paceline_operator.decide.tuning.arm import Arm
 from paceline_operator.decide.tuning.observation import Observation
 from paceline_operator.decide.tuning.policy import Policy
-from paceline_operator.decide.tuning.signals import SPOILS_METRICS, Sample
+from paceline_operator.decide.tuning.signals import SAYS_NOTHING, Sample
 from paceline_operator.decide.tuning.state import Phase, State
 
 
@@ -19,8 +19,7 @@ def absorbed(state: State, seen: Observation) -> State:
             continue
         state = replace(state, seen_until=sample.window.end)
         problem = sample.problem
-        is_spoilt = problem in SPOILS_METRICS
-        lack = problem.value if problem is not None and is_spoilt else ""
+        lack = problem.value if problem in SAYS_NOTHING else ""
         if state.lack != lack:
             state = replace(state, lack=lack)
         if problem is not None:

@@ -73,6 +73,8 @@ _BECAUSE: Mapping[str, str] = {
     Stuck.PINNED: "; spec pins it, and tuning.bounds does not name it",
     Obstacle.NEEDS_RESTART: "; it replaces the pods, which tuning may not do now",
     Obstacle.LIVE_NOT_ALLOWED: "; tuning.allowLive is false",
+    Obstacle.NOT_JUDGED: "; stock vLLM does not count the requests within slo, so whether it did "
+    "good is yours to see",
 }
 
 _TOLD = {

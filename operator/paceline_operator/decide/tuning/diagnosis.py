@@ -21,6 +21,8 @@ class Obstacle(StrEnum):
     NEEDS_RESTART = "NeedsRestart"
     LIVE_NOT_ALLOWED = "LiveNotAllowed"
     NOT_SUPPORTED = "NotSupported"
+    NOT_JUDGED = "NotJudged"
+    """What it would do for users is not measured here."""
     CONTRADICTS = "Contradicts"
     """An earlier symptom asks for the other direction."""
 
@@ -93,6 +95,8 @@ def obstacle(state: State, seen: Observation, move: Move, load_bin: str, now: in
         return Obstacle.AT_BOUND
     if not dials.is_supported(dial, move.after):
         return Obstacle.NOT_SUPPORTED
+    if not policy.can_judge:
+        return Obstacle.NOT_JUDGED
     if dial.change is ChangeClass.LIVE and not policy.allow_live:
         return Obstacle.LIVE_NOT_ALLOWED
     if dial.change is ChangeClass.RESTART and not guards.may_restart(state, policy, now):

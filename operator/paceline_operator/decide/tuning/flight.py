@@ -79,11 +79,11 @@ def start(state: State, change: Change, seen: Observation, now: int) -> Turn:
     """The intent: it stands in status before any pod hears of it."""
     dial = seen.dials[change.setting]
     entry = dial.entry(change.after, objects.timestamp(now))
-    crashes = 0 if ledger.is_restart(change.setting) else seen.fleet.crashes
+    crashes = 0 if ledger.is_restart(change.setting, seen.policy) else seen.fleet.crashes
     change = replace(change, phase=Phase.APPLYING, phase_since=now, crashes=crashes)
     is_new = state.current is None
     state = replace(
-        ledger.started(state, change),
+        ledger.started(state, change, seen.policy),
         current=change,
         overlay=ledger.with_entry(state.overlay, entry),
         sequence=state.sequence + is_new,
@@ -142,7 +142,7 @@ def _interrupted(
 
 
 def _apply(state: State, change: Change, seen: Observation, now: int) -> Turn:
-    restarts = ledger.is_restart(change.setting)
+    restarts = ledger.is_restart(change.setting, seen.policy)
     if seen.fleet.is_agreed and not (restarts and seen.fleet.is_rolling_out):
         change = replace(change, phase=Phase.SETTLING, phase_since=now)
         return replace(state, current=change), ()
@@ -183,7 +183,7 @@ def _roll_back(state: State, change: Change, seen: Observation, now: int) -> Tur
     if seen.is_paused:
         # Nothing is pushed meanwhile: the time to do it begins when work goes on.
         return replace(state, current=replace(change, phase_since=now)), ()
-    restarts = ledger.is_restart(change.setting)
+    restarts = ledger.is_restart(change.setting, seen.policy)
     is_failure = change.verdict in _FAILURES
     if seen.fleet.is_agreed and not (restarts and seen.fleet.is_rolling_out):
         state = ledger.ended(

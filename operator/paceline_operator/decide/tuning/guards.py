@@ -24,12 +24,13 @@ FREEZE_S = 600
 """A freeze that lasts longer takes the change in flight back: never kept and unverified."""
 ERROR_SHARE = 0.05
 LACKS = {
+    Problem.NO_PODS: "no pod has been ready for a whole window, warm-up aside",
     Problem.NO_SERIES: "Prometheus has no series of the counted pods; check that it scrapes them",
     Problem.PODS_MISSING: "Prometheus has no series of some of the counted pods",
     Problem.SCRAPE_TOO_SLOW: "a window must hold four scrapes; make tuning.window longer, or "
     "monitoring.podMonitor.interval shorter",
 }
-"""Sentences for what spoils measurements."""
+"""Sentences for what there is no measurement for."""
 STALE_WINDOWS = 3
 MAX_REVERSALS = 2
 RESTART = ChangeClass.RESTART
@@ -178,7 +179,7 @@ def _cooldown_until(state: State, policy: Policy) -> int:
     made = [item for item in state.history if item.outcome is not Outcome.REJECTED]
     if not made:
         return 0
-    is_restart = made[-1].setting in _RESTARTING
+    is_restart = made[-1].setting in _RESTARTING or not policy.changes_live
     pause = policy.restart_cooldown_s if is_restart else policy.live_cooldown_s
     return made[-1].ended + pause
 

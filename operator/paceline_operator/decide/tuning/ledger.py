@@ -28,9 +28,9 @@ _RESTART = frozenset(
 )
 
 
-def is_restart(setting: str) -> bool:
+def is_restart(setting: str, policy: Policy) -> bool:
     """Whether a change of it replaces pods."""
-    return setting in _RESTART
+    return setting in _RESTART or not policy.changes_live
 
 
 def today(state: State, now: int) -> State:
@@ -39,10 +39,10 @@ def today(state: State, now: int) -> State:
     return state if state.spent.day == day else replace(state, spent=Spent(day=day))
 
 
-def started(state: State, change: Change) -> State:
+def started(state: State, change: Change, policy: Policy) -> State:
     """One more change of the day."""
     spent = state.spent
-    if is_restart(change.setting):
+    if is_restart(change.setting, policy):
         return replace(state, spent=replace(spent, restart=spent.restart + 1))
     return replace(state, spent=replace(spent, live=spent.live + 1))
 

@@ -179,7 +179,12 @@ def _proposal(state: State, seen: Observation, stop: Stop | None, now: int) -> T
     state = _in_flight(replace(state, current=fresh), fresh)
     if guards.mode_of(state, seen.policy) is TuningMode.AUTO:
         return replace(state, current=None), ()  # nobody has to be asked any more
-    if seen.approve != change.id or stop or guards.patience(state, seen, now):
+    is_approved = seen.approve == change.id
+    held_by = stop or guards.patience(state, seen, now)
+    if held_by is not None and (is_approved or held_by.freezes):
+        text = f"{fresh.reason}, which waits: {held_by.message}"
+        return _said(state, Phase.PROPOSED, held_by.reason, text), ()
+    if not is_approved:
         return state, ()
     state, notes = flight.start(state, replace(fresh, is_approved=True), seen, now)
     return _in_flight(state, state.current), notes

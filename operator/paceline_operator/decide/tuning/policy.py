@@ -36,7 +36,7 @@ class Policy:
         warm_up_s: a pod is not measured for so long after it became ready.
         max_arm_s: an arm that is not full by then gives no verdict.
         live_budget, restart_budget: changes a day.
-        can_verify_settings: engines tell what is in force; without that nothing is changed.
+        changes_live: engines take settings while they run; stock vLLM takes all at its start.
     """
 
     mode: TuningMode = TuningMode.AUTO
@@ -54,12 +54,17 @@ class Policy:
     restart_budget: int = 2
     max_rollbacks: int = 3
     maintenance_windows: tuple[MaintenanceWindow, ...] = ()
-    can_verify_settings: bool = True
+    changes_live: bool = True
 
     @property
     def has_targets(self) -> bool:
         """Whether goodput is requests within targets; else it is output tokens."""
         return bool(self.targets)
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether goodput is measured: stock vLLM does not count requests within targets."""
+        return self.changes_live or not self.has_targets
 
     @property
     def warm_up(self) -> int:
@@ -86,7 +91,7 @@ def of_spec(spec: LLMDeploymentSpec) -> Policy:
         live_cooldown_s=defaults.live_cooldown_s if cooldown_s is None else int(cooldown_s),
         restart_cooldown_s=defaults.restart_cooldown_s if cooldown_s is None else int(cooldown_s),
         maintenance_windows=tuple(tuning.maintenance_windows or ()) if tuning else (),
-        can_verify_settings=not is_vllm,
+        changes_live=not is_vllm,
     )
 
 

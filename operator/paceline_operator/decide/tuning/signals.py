@@ -137,6 +137,8 @@ class Problem(StrEnum):
 
 SPOILS_METRICS = frozenset({Problem.NO_SERIES, Problem.PODS_MISSING, Problem.SCRAPE_TOO_SLOW})
 """Problems of the measurement; the others say that what was measured changed meanwhile."""
+SAYS_NOTHING = SPOILS_METRICS | {Problem.NO_PODS}
+"""Problems with which a window is no measurement of anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,8 @@ def alarm(before: Arm, after: Arm, policy: Policy) -> str:
         if judged >= enough and lost is not None and lost > max(ALARM_POINTS, _error(after, name)):
             return f"attainment ({name}) fell by {lost:.1%}"
     was, now = (arm.per_request(arm.preemptions) for arm in (before, after))
-    if after.requests >= enough and now > max(ALARM_PREEMPTIONS * was, 0.03):
+    is_many = now > max(ALARM_PREEMPTIONS * was, 0.03)
+    if after.requests >= enough and is_many and _is_more_preempted(before, after):
         return f"preemptions per request rose from {was:.3f} to {now:.3f}"
     return ""
 
@@ -131,11 +132,17 @@ def _broken(symptom: Symptom, before: Arm, after: Arm, policy: Policy, demand: f
     rate = after.goodput(has_targets=False) / demand
     if rate < THROUGHPUT_LOSS * before.goodput(has_targets=False):
         return "more than 15 % of the throughput was lost"
-    if symptom is Symptom.KV_PRESSURE:
+    if symptom is Symptom.KV_PRESSURE and _is_more_preempted(before, after):
         was, now = before.per_request(before.preemptions), after.per_request(after.preemptions)
-        if now > was:
-            return f"preemptions per request rose from {was:.3f} to {now:.3f}"
+        return f"preemptions per request rose from {was:.3f} to {now:.3f}"
     return ""
+
+
+def _is_more_preempted(before: Arm, after: Arm) -> bool:
+    """Whether preemptions per request rose by more than chance does with so few of them."""
+    rates = [arm.per_request(arm.preemptions) for arm in (before, after)]
+    squares = sum(arm.preemptions / max(1.0, arm.finished) ** 2 for arm in (before, after))
+    return rates[1] - rates[0] > STANDARD_ERRORS * sqrt(squares)
 
 
 def _lost(before: Arm, after: Arm, name: str) -> float | None:
