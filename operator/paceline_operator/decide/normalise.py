@@ -140,18 +140,21 @@ def _project(fields: Mapping[str, Any], live: Any) -> Any:
     if isinstance(live, list):
         if not fields:
             return live
-        kept = []
+        # In the live order: managedFields sort their keys, and a template whose lists have another
+        # order is another template, so its pods would be replaced.
+        kept: list[tuple[int, Any]] = []
         for path, below in fields.items():
             kind, _, rest = path.partition(":")
             if kind == "k" and (item := _member(live, rest)) is not None:
-                kept.append(
+                ours = (
                     {**(_value(rest) or {}), **_project(below, item)}
                     if isinstance(below, Mapping) and below
                     else item
                 )
+                kept.append((live.index(item), ours))
             elif kind == "v" and _value(rest) in live:
-                kept.append(_value(rest))
-        return kept
+                kept.append((live.index(_value(rest)), _value(rest)))
+        return [ours for _, ours in sorted(kept, key=lambda pair: pair[0])]
     if not isinstance(live, Mapping) or not fields or set(fields) == {"."}:
         return live
     found = {}

@@ -135,6 +135,23 @@ def test_what_was_applied_is_taken_back_out_of_the_live_object() -> None:
     assert not normalise.needs_write(kept, live(), MANAGER)
 
 
+def test_lists_of_what_was_applied_keep_their_order() -> None:
+    """managedFields sort their keys; another order in a template would replace its pods."""
+    env = [{"name": "HOME", "value": "/cache"}, {"name": "A", "value": "b"}]
+    item = live(env=env)
+    fields = item["metadata"]["managedFields"][0]["fieldsV1"]
+    containers = fields["f:spec"]["f:template"]["f:spec"]["f:containers"]
+    containers['k:{"name":"engine"}']["f:env"] = {
+        f'k:{{"name":"{name}"}}': {".": {}, "f:name": {}, "f:value": {}} for name in ("A", "HOME")
+    }
+    item["metadata"]["finalizers"] = ["z", "y"]
+    fields["f:metadata"]["f:finalizers"] = {".": {}, 'v:"y"': {}, 'v:"z"': {}}
+    kept = normalise.ours_of(item, MANAGER)
+    assert kept is not None
+    assert kept["spec"]["template"]["spec"]["containers"][0]["env"] == env
+    assert kept["metadata"]["finalizers"] == ["z", "y"]
+
+
 def test_an_object_that_was_never_applied_gives_nothing_back() -> None:
     item = live()
     item["metadata"]["managedFields"] = []
