@@ -71,7 +71,13 @@ def test_the_master_key_and_the_newest_schema_outlive_everything(
         assert namespace.get("llmdep", "demo")["spec"]["model"] == {"uri": "demo"}
     finally:
         release.helm("uninstall", "one", "--wait", "--ignore-not-found")
-        cluster.kubectl("annotate", "crd", CRD, "--overwrite", f"{VERSION}=1")
+        # The server enforces a policy that is deleted for a moment more.
+        annotate = ("annotate", "crd", CRD, "--overwrite", f"{VERSION}=1")
+        until(
+            "an older version is taken",
+            lambda: cluster.kubectl(*annotate, check=False).rstrip().endswith("annotated"),
+            timeout_s=30,
+        )
 
     release.install("another", "--take-ownership")
     assert (
