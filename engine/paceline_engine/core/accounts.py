@@ -21,6 +21,7 @@ class Account:
         max_seqs: most running requests, None for no limit of its own.
         budget_share: most of a step's token budget, in [0, 1].
         counter: virtual tokens: what was computed for it, over its weight.
+        credit: virtual tokens that it may have before its counter grows.
         num_running, num_waiting: its requests.
         waiting_tokens: known tokens of those that wait.
         step_left, chunk_left: prompt tokens that it may still take in this step, new requests and
@@ -33,6 +34,7 @@ class Account:
         "budget_share",
         "chunk_left",
         "counter",
+        "credit",
         "index",
         "max_seqs",
         "name",
@@ -48,7 +50,7 @@ class Account:
         self.weight = 1
         self.max_seqs: int | None = None
         self.budget_share = 1.0
-        self.counter = 0.0
+        self.counter = self.credit = 0.0
         self.num_running = self.num_waiting = self.waiting_tokens = 0
         self.step_left = self.chunk_left = 0
         self.blocked_since = 0
@@ -58,9 +60,23 @@ class Account:
         """It has a request."""
         return bool(self.num_running or self.num_waiting)
 
+    @property
+    def standing(self) -> float:
+        """Its place among tenants, in virtual tokens: who has the smallest is next."""
+        return self.counter - self.credit
+
     def pay(self, cost: float) -> None:
         """Tokens were computed for it."""
-        self.counter += cost / self.weight
+        cost /= self.weight
+        covered = min(self.credit, cost)
+        self.credit -= covered
+        self.counter += cost - covered
+
+    def lift(self, counter: float, most_credit: float) -> None:
+        """Begin no lower than a counter; some of the distance may be had in advance later."""
+        if counter > self.counter:
+            self.credit = min(self.credit + counter - self.counter, most_credit)
+            self.counter = counter
 
 
 class Accounts:

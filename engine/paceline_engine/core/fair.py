@@ -3,8 +3,10 @@
 Each tenant has a counter of virtual tokens: what was computed for it, over its weight. The one with
 the smallest counter is served next, so tenants that wait get tokens in proportion to their weights
 whatever they ask for and however often. A tenant that begins to wait starts at the smallest counter
-of those that wait already, so nobody saves up credit by being idle, and what nobody wants is left
-to the others. Source: virtual token counter, Sheng et al., arXiv:2401.00588, section 4.
+of those that wait already, so idle time is not saved up, and what nobody wants is left to the
+others. Source: virtual token counter, Sheng et al., arXiv:2401.00588, section 4. Our addition: a
+few steps' worth of what it forwent it may have at once, as credit that is spent before its counter
+grows, else two requests that come together would wait for each other's price.
 
 A tenant pays for tokens that were computed for it: a prompt token once, an output token as two.
 Cached tokens are free, since no work was done, and so is what is computed again after preemption
@@ -32,8 +34,11 @@ OUTPUT_COST = 2.0
 QUANTUM = 1024.0
 """Running requests of tenants whose counters differ by less are equals: none preempts another."""
 
+CREDIT_STEPS = 8
+"""Credit of a tenant that comes back is at most what so many full steps compute."""
+
 RELIEF_STEPS = 2
-"""So long a tenant waits for a seat before it gets one that another tenant has."""
+"""So long a tenant without credit waits for a seat before it gets one that another has."""
 _LONGEST_INTERVAL = 64
 _NO_LIMIT = 1 << 30
 
@@ -79,7 +84,7 @@ class FairBook:
         self.settle(slots)
         waiting = self._waiting.values()
         least = min((other.counter for other in waiting), default=self._left_at)
-        account.counter = max(account.counter, least)
+        account.lift(least, CREDIT_STEPS * self._budget)
 
     def waits(self, tracked: TrackedRequest) -> None:
         """A request is in the queue: new, back after preemption, or from another policy's."""
@@ -88,7 +93,7 @@ class FairBook:
             account = tracked.account = self.accounts.of(tracked.request.tenant)
         if not account.num_waiting:
             account.blocked_since = self.step
-            self.check_soon()
+            self._check_after(_patience(account))
         account.num_waiting += 1
         account.waiting_tokens += tracked.num_waiting_tokens
         self._waiting[account.index] = account
@@ -156,16 +161,16 @@ class FairBook:
         In steps of a quantum, so that tenants who are served alike do not preempt each other in
         turns; inside a step the own order of requests decides.
         """
-        return (_account(tracked).counter // QUANTUM, *tracked.key)
+        return (_account(tracked).standing // QUANTUM, *tracked.key)
 
     def turn(self, tracked: TrackedRequest) -> OrderKey:
         """Place of a running prompt in the order of the budget: here taking turns costs nothing."""
-        return (_account(tracked).counter, *tracked.key)
+        return (_account(tracked).standing, *tracked.key)
 
     def by_need(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """Slots, those of tenants that got least first, else in the order given."""
-        counters = np.array([self.accounts.at(i).counter for i in self._account_of[rows].tolist()])
-        return rows[np.argsort(counters, kind="stable")]
+        places = np.array([self.accounts.at(i).standing for i in self._account_of[rows].tolist()])
+        return rows[np.argsort(places, kind="stable")]
 
     # -- seats that have to change hands ---------------------------------------------------------
 
@@ -174,22 +179,17 @@ class FairBook:
         """Whether to look who waits for too long."""
         return self.step >= self._check_step
 
-    def check_soon(self) -> None:
-        """A tenant began to wait."""
-        self._check_step = min(self._check_step, self.step + RELIEF_STEPS)
-        self._check_interval = RELIEF_STEPS
-
     def checked(self, *, has_found: bool) -> None:
-        """Somebody looked: again soon if there was something, else ever later."""
+        """Somebody looked: again in the next step if there was something, else ever later."""
         doubled = min(2 * self._check_interval, _LONGEST_INTERVAL)
-        self._check_interval = RELIEF_STEPS if has_found else doubled
+        self._check_interval = 1 if has_found else doubled
         self._check_step = self.step + self._check_interval
 
     def neediest(self) -> Account | None:
         """The tenant that got least of those that wait and may run one more; too long already."""
         waiting = [account for account in self._waiting.values() if self.may_seat(account)]
-        least = min(waiting, key=lambda account: account.counter, default=None)
-        if least is None or self.step - least.blocked_since < RELIEF_STEPS:
+        least = min(waiting, key=lambda account: account.standing, default=None)
+        if least is None or self.step - least.blocked_since < _patience(least):
             return None
         return least
 
@@ -200,10 +200,10 @@ class FairBook:
             (
                 account
                 for account in self.accounts
-                if account.counter > needy.counter
+                if account.standing > needy.standing
                 and (account.num_running - 1) / account.weight >= wanted
             ),
-            key=lambda account: account.counter,
+            key=lambda account: account.standing,
             default=None,
         )
 
@@ -247,7 +247,7 @@ class FairBook:
             kept = sum(
                 min(other.waiting_tokens, prefill_tokens * other.weight // weights)
                 for other in rivals
-                if other is not account and other.counter <= account.counter
+                if other is not account and other.standing <= account.standing
             )
             account.chunk_left = min(account.step_left, max(1, prefill_tokens - kept))
 
@@ -286,6 +286,11 @@ class FairBook:
         """The same for a request that may be let in."""
         return _account(tracked).step_left
 
+    def _check_after(self, num_steps: int) -> None:
+        """A tenant began to wait, and may for so long."""
+        self._check_step = min(self._check_step, self.step + num_steps)
+        self._check_interval = 1
+
     def _taking(self, prefills: Iterable[int]) -> list[Account]:
         """Accounts whose requests may want prompt tokens in this step."""
         indices = dict.fromkeys([*prefills, *self._waiting])
@@ -293,6 +298,11 @@ class FairBook:
 
     def _share_tokens(self, account: Account) -> int:
         return max(1, math.floor(account.budget_share * self._budget))
+
+
+def _patience(account: Account) -> int:
+    """Steps that a tenant waits for a seat before it gets one that another has."""
+    return 0 if account.credit > 0 else RELIEF_STEPS
 
 
 def _account(tracked: TrackedRequest) -> Account:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from paceline_engine.core.accounts import Account
 from paceline_engine.core.draft_plan import DraftPlan
 from paceline_engine.core.fair import FairBook
+from paceline_engine.core.lanes import LaneBudget
 from paceline_engine.core.preemption import MAX_PREEMPTIONS, preempt
 from paceline_engine.core.state import SchedulerState
 from paceline_engine.core.tracked import TrackedRequest, WaitReason
@@ -39,10 +40,11 @@ def due(state: SchedulerState) -> Swap | None:
     return swap
 
 
-def yield_seat(state: SchedulerState, draft: DraftPlan, swap: Swap) -> int:
-    """Preempt the victim for the step being planned; returns how many were."""
+def yield_seat(state: SchedulerState, swap: Swap) -> int:
+    """Preempt the victim, before the next step has any row; returns how many were."""
     state.recorder.seat_given_up(swap.victim.request_id)
-    preempt(state, draft, swap.victim, swap.num_blocks)
+    unplanned = DraftPlan(state.next_step_id, LaneBudget(0, 0, 0, 0))
+    preempt(state, unplanned, swap.victim, swap.num_blocks)
     return 1
 
 

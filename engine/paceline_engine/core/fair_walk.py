@@ -64,7 +64,7 @@ class FairWalk:
         best = self._groups[account.index].best
         return (
             self._num_skips[account.index],
-            account.counter,
+            account.standing,
             best.pass_blocks < 0,
             account.num_running / account.weight,
             best.seq,

@@ -1,7 +1,8 @@
 """One plan: running decodes first, then the chunks of running prompts, drafts, who waits.
 
-Preemption happens in the first two parts and hits in the last, and a step that preempted admits
-nobody; so nobody whose pending blocks were hit in this step can still be undone.
+Preemption for blocks happens in the first two parts and hits in the last, and a step that preempted
+admits nobody; so nobody whose pending blocks were hit in this step can still be undone. A seat that
+changes hands under Fair does so before all parts, and is taken in the same step.
 """
 
 import numpy as np
@@ -57,6 +58,7 @@ def _attempt(state: SchedulerState, now: float, swap: Swap | None) -> tuple[Step
     """Plan any kind of step; also says whether somebody was preempted for it."""
     state.leave_steady()
     slots = state.slots
+    num_yielded = fair_relief.yield_seat(state, swap) if swap is not None else 0
     slots.compact()
     slots.forget_promises()
     if state.fair is not None:
@@ -65,9 +67,6 @@ def _attempt(state: SchedulerState, now: float, swap: Swap | None) -> tuple[Step
     draft = DraftPlan(state.next_step_id, LaneBudget(budget, budget, budget, 0))
     if state.needs_resync:
         _resync(state, draft)
-    num_yielded = 0
-    if swap is not None:
-        num_yielded = fair_relief.yield_seat(state, draft, swap)
     if slots.num_seated:
         running.plan_decodes(state, draft)
     is_open = intake.is_open(state, draft.step_id)
@@ -90,11 +89,11 @@ def _attempt(state: SchedulerState, now: float, swap: Swap | None) -> tuple[Step
         if is_open and not draft.num_preempted and not draft.has_rows():
             intake.admit(state, draft, now)
     plan = draft.build(slots, state.removed)
-    has_preempted = draft.num_preempted > 0
-    state.brake.step(has_preempted=draft.num_preempted > num_yielded)
+    num_preempted = draft.num_preempted + num_yielded
+    state.brake.step(has_preempted=draft.num_preempted > 0)
     state.num_plans_tried += 1
     if plan is None:
-        return None, has_preempted
+        return None, num_preempted > 0
     if draft.chunks:
         _leave_prefill(state, draft)
     state.removed = []
@@ -107,11 +106,11 @@ def _attempt(state: SchedulerState, now: float, swap: Swap | None) -> tuple[Step
             budget,
             num_decodes=len(plan.slots) - len(draft.chunks),
             num_prefill_tokens=sum(draft.chunks.values()),
-            num_preempted=draft.num_preempted,
+            num_preempted=num_preempted,
             num_recomputed=draft.num_recomputed,
         )
     )
-    return plan, has_preempted
+    return plan, num_preempted > 0
 
 
 def _prefill_share(state: SchedulerState, draft: DraftPlan) -> int:

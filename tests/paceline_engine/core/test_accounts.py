@@ -56,3 +56,18 @@ def test_names_beyond_the_bound_share_an_account_while_all_are_active() -> None:
     assert len(accounts) == MAX_TENANTS + 1
     accounts.declare([Tenant(name="late")])
     assert accounts.of("late").name == "late"
+
+
+def test_credit_is_what_was_forgone_up_to_a_bound_and_is_spent_before_the_counter_grows() -> None:
+    account = Accounts().of("back")
+    account.pay(10.0)
+    account.lift(60.0, most_credit=80.0)
+    assert (account.counter, account.credit, account.standing) == (60.0, 50.0, 10.0)
+    account.lift(50.0, most_credit=80.0)
+    assert (account.counter, account.credit) == (60.0, 50.0), "nobody is lowered"
+    account.pay(20.0)
+    assert (account.counter, account.credit) == (60.0, 30.0)
+    account.lift(160.0, most_credit=80.0)
+    assert (account.counter, account.credit) == (160.0, 80.0)
+    account.pay(100.0)
+    assert (account.counter, account.credit, account.standing) == (180.0, 0.0, 180.0)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from paceline_crds.settings import EngineSettings
-from paceline_engine.core.fair import OUTPUT_COST, QUANTUM, FairBook
+from paceline_engine.core.fair import CREDIT_STEPS, OUTPUT_COST, QUANTUM, FairBook
 from paceline_engine.core.prefix_cache import HashChain
 from paceline_engine.core.request import Request
 from paceline_engine.core.slots import Slots
@@ -109,6 +109,39 @@ def test_an_idle_tenant_saves_nothing_up() -> None:
     desk.book.accounts.of("back").counter = 100.0
     desk.arrive("back")
     assert desk.counter("back") == 100.0, "it waits already: nothing to lift"
+
+
+def test_who_comes_back_is_next_for_what_it_had_forgone_and_no_more_than_a_few_steps() -> None:
+    desk = Desk(budget=10)
+    desk.book.accounts.of("flood").pay(1000.0)
+    desk.arrive("flood")
+    back = desk.arrive("back", 200)
+    flood = desk.arrive("flood", 200)
+    most = CREDIT_STEPS * 10
+    assert desk.book.accounts.of("back").credit == most
+    desk.seat(back)
+    desk.book.computes(back, 0, most - 1)
+    assert desk.book.turn(back) < desk.book.turn(flood)
+    desk.book.computes(back, most - 1, 2)
+    assert desk.book.turn(back) > desk.book.turn(flood)
+
+
+def test_only_with_credit_a_tenant_has_a_seat_of_another_at_once() -> None:
+    desk = Desk()
+    for _ in range(3):
+        desk.run("flood")
+    desk.book.step = 100
+    desk.book.accounts.of("flood").pay(50.0)
+    desk.arrive("flood")
+    light = desk.book.accounts.of("light")
+    for counter, is_due in ((0.0, True), (50.0, False)):
+        light.counter = counter
+        tracked = desk.arrive("light")
+        assert desk.book.is_check_due is is_due
+        assert (desk.book.neediest() is light) is is_due
+        desk.book.left_queue(tracked)
+        light.credit = 0.0
+        desk.book.checked(has_found=False)
 
 
 def test_when_nobody_waits_a_tenant_starts_where_the_last_one_left() -> None:

@@ -36,6 +36,7 @@ def state_of(trial: Trial, request_id: int) -> dict[str, Any]:
     return next(item for item in trial.scheduler.describe(trial.now) if item["id"] == request_id)
 
 
+@pytest.mark.slow
 def test_backlogged_tenants_are_served_by_their_weights() -> None:
     trial = fair_trial(tenants=GOLD, max_num_seqs=4, prefix_caching=False, is_checked=False)
     for number in range(220):
@@ -48,6 +49,7 @@ def test_backlogged_tenants_are_served_by_their_weights() -> None:
     assert gold / free == pytest.approx(3, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_tenant_that_asks_for_more_at_once_gets_no_more() -> None:
     trial = fair_trial(max_num_seqs=6, prefix_caching=False, is_checked=False)
     for number in range(60):
@@ -125,6 +127,21 @@ def test_a_seat_changes_hands_when_none_comes_free() -> None:
     assert state_of(trial, late)["state"] == "running"
     assert running(trial) == {"flood": 3, "light": 1}
     assert trial.recorder.snapshot(0.0).value(metrics.RECOMPUTED) < 8 * 4
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_a_burst_of_who_forwent_its_part_does_not_wait_for_counters() -> None:
+    trial = fair_trial(max_num_seqs=4, prefix_caching=False, is_checked=False)
+    for number in range(60):
+        trial.submit([number] * 8, max_tokens=30, tenant="flood")
+    for _ in range(40):
+        trial.step()
+    burst = [trial.submit([60 + number] * 30, max_tokens=9, tenant="light") for number in range(2)]
+    for _ in burst:
+        trial.step()
+    assert all(trial.outputs[number] for number in burst)
+    assert running(trial) == {"flood": 2, "light": 2}
     trial.run()
     trial.assert_all_solo()
 
@@ -233,6 +250,7 @@ def test_the_policy_may_come_when_more_tenants_wait_than_are_told_apart() -> Non
     trial.assert_all_solo()
 
 
+@pytest.mark.slow
 def test_a_changed_weight_counts_from_then_on() -> None:
     trial = fair_trial(tenants=GOLD, max_num_seqs=4, prefix_caching=False, is_checked=False)
     for number in range(300):
@@ -283,6 +301,7 @@ def test_a_batch_that_goes_on_is_left_alone_whoever_waits() -> None:
     assert a.counter == b.counter > 2 * 2 * 160
 
 
+@pytest.mark.slow
 def test_when_the_budget_is_short_decodes_of_who_got_least_come_first() -> None:
     trial = fair_trial(tenants=[{"name": "gold", "weight": 7}], prefix_caching=False)
     ids = [trial.submit([number], max_tokens=200, tenant="gold") for number in range(2)]

@@ -16,7 +16,7 @@ from paceline_engine.testing.metrics_page import MetricsPage
 from paceline_engine.testing.server_process import ServerProcess, server_process
 from paceline_engine.testing.tiny_model import write_tiny_model
 
-pytestmark = pytest.mark.full  # not seen green yet on a quiet machine
+pytestmark = pytest.mark.full  # two minutes
 
 TENANTS = ("gold", "free", "light")
 NUM_CLIENTS = 10
