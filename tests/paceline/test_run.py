@@ -227,13 +227,17 @@ def test_replicas_end_when_their_owner_is_killed(
     assert alive == []
 
 
+STARTED = r"tuner: ChangeStarted: (QueueWait|CapTooLow): maxNumSeqs 2 -> 4\n"
+
+
 @pytest.mark.full
+@pytest.mark.timeout(600)
 def test_the_tuner_turns_a_setting_from_the_engines_own_metrics_and_its_story_is_told(
     tmp_path: Path, model: Path, runs: list[Run]
 ) -> None:
     """Two places for twelve clients: maxNumSeqs goes up, live, and the run's end says what to keep.
 
-    Some two minutes: windows of ten seconds, three of them for each side of a comparison.
+    Two to four minutes: windows of ten seconds, at least three for each side of a comparison.
     """
     tuning = {"window": "10s", "minRequests": 20, "cooldown": "0s"}
     tuning["bounds"] = {"maxNumSeqs": {"max": 16}}
@@ -256,7 +260,8 @@ def test_the_tuner_turns_a_setting_from_the_engines_own_metrics_and_its_story_is
     for client in clients:
         client.start()
     try:
-        run.wait_for("tuner: ChangeStarted: CapTooLow: maxNumSeqs 2 -> 4")
+        # Both hold, and QueueWait comes first unless a sample finds nobody waiting.
+        run.wait_until(lambda: bool(re.search(STARTED, run.text)), STARTED)
         run.wait_for("settings changed, revision 1: maxNumSeqs 2 -> 4")
         run.wait_for("tuner: ChangeAccepted: maxNumSeqs 2 -> 4 stays: output tokens +")
     finally:

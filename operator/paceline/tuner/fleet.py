@@ -8,7 +8,7 @@ judgement of each request.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import inf, isclose, isfinite
 
 from paceline.errors import CommandError
 from paceline.tuner.prometheus import Prometheus
@@ -141,7 +141,8 @@ def measure(
     for name, target in rules.targets.items():
         histogram, within, judged = _LATENCIES[name]
         finished = sample.get(Signal.FINISHED)
-        if sample.get(judged) is not None or not finished:
+        is_judged = sample.get(judged) and _is_theirs(fleet, name, target)
+        if is_judged or not finished:
             continue
         share = _share_within(prometheus, fleet, histogram, window, target)
         if share is not None:
@@ -149,6 +150,11 @@ def measure(
             sample = replace(sample, values={**sample.values, **more})
             estimated.add(name)
     return sample, frozenset(estimated)
+
+
+def _is_theirs(fleet: Fleet, name: str, target: Target) -> bool:
+    """Whether engines judge by that target; one that was asked for may be another."""
+    return isclose(fleet.targets_s.get(name, target.limit_s), target.limit_s)
 
 
 def _share_within(

@@ -50,12 +50,13 @@ def compare(scenario: Scenario, tuned_s: float) -> Comparison:
     grid = [
         dict(zip(scenario.grid, values, strict=True)) for values in product(*scenario.grid.values())
     ]
-    found = [(settings, _goodput(scenario, settings)) for settings in grid]
+    known: dict[str, float] = {}
+    found = [(settings, _goodput(scenario, settings, known)) for settings in grid]
     return Comparison(
         symptom=scenario.symptom.value,
-        first=_goodput(scenario, {}),
+        first=_goodput(scenario, {}, known),
         best=max(found, key=lambda item: item[1]),
-        last=(last, _goodput(scenario, last)),
+        last=(last, _goodput(scenario, last, known)),
         settled_s=tuning.settled_s,
         num_changes=tuning.num_changes,
         num_kept=tuning.reasons().count("ChangeAccepted"),
@@ -84,9 +85,13 @@ def _in_force(tuning: SimulatedTuning) -> dict[str, Any]:
     return {item.name: item.value for item in tuning.state.overlay if item.name != open_}
 
 
-def _goodput(scenario: Scenario, settings: Mapping[str, Any]) -> float:
+def _goodput(scenario: Scenario, settings: Mapping[str, Any], known: dict[str, float]) -> float:
+    """Of an engine with these settings; the same settings are run once."""
     engine = scenario.engine(_OTHER_SEED, **settings)
-    return goodput_of(engine, WARM_UP_S, MEASURED_S)
+    key = repr(engine.settings)
+    if key not in known:
+        known[key] = goodput_of(engine, WARM_UP_S, MEASURED_S)
+    return known[key]
 
 
 def _text(settings: Mapping[str, Any]) -> str:

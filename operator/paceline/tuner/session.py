@@ -116,7 +116,10 @@ class Session:
         self._learn(readings)
         wanted = self._wanted()
         self._tell(wanted)
-        is_agreed = len(readings) == fleet.num_ready and not self.orders(readings)
+        # Values count, not revisions: who refused a change has what a roll-back of it wants.
+        is_agreed = len(readings) == fleet.num_ready and not any(
+            _differing(self._told, item.settings) for item in readings
+        )
         said = readings[0].settings if readings else self._told
         seen = Observation(
             policy=self.policy,

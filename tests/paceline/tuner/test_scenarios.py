@@ -41,15 +41,23 @@ def test_every_symptom_has_a_scenario() -> None:
     assert set(SCENARIOS) == set(Symptom)
 
 
+def has_risen(state: State) -> bool:
+    """Whether a change that stayed raised goodput; steps before it may only have come nearer."""
+    return any(
+        item.measured_after["goodput"] > 1.02 * item.measured_before["goodput"]
+        for item in accepted(state)
+    )
+
+
 @pytest.mark.parametrize("symptom", CURED)
 def test_a_symptom_is_named_a_setting_turned_and_goodput_rises(symptom: Symptom) -> None:
     rig = tuning(symptom)
-    rig.run(600, stop=lambda state: bool(accepted(state)))
+    rig.run(600, stop=has_risen)
     assert symptom.value in rig.reasons()
-    (kept, *_) = accepted(rig.state)
-    assert kept.setting in SCENARIOS[symptom].turns
-    assert kept.symptom is symptom
-    assert kept.measured_after["goodput"] > 1.02 * kept.measured_before["goodput"]
+    assert has_risen(rig.state)
+    for kept in accepted(rig.state):
+        assert kept.setting in SCENARIOS[symptom].turns
+        assert kept.symptom is symptom
     overlay = {item.name: item.value for item in rig.state.overlay}
     assert str(rig.engine.settings.on_border()[kept.setting]) == overlay[kept.setting]
     rig.engine.check()

@@ -151,6 +151,15 @@ def test_engines_that_do_not_take_a_change_up_get_the_old_settings_back() -> Non
     assert rig.session.orders(rig.readings()) == []
 
 
+def test_engines_that_refuse_a_change_have_what_its_roll_back_wants() -> None:
+    rig = Rig()
+    rig.is_deaf = True
+    rig.until(Phase.ROLLING_BACK)
+    rig.run(2)
+    assert "ChangeRolledBack" in rig.reasons()
+    assert rig.session.state.mood != "Halted"
+
+
 def test_a_frozen_session_turns_nothing_and_takes_back_what_is_in_flight() -> None:
     rig = Rig()
     rig.until(Phase.VERIFYING)
