@@ -154,7 +154,7 @@ _SCENARIOS = (
             "speculative": {"method": "Ngram", "numTokens": 4, "adaptive": False},
             "tuning": {**TUNING, "bounds": {"speculativeNumTokens": {"min": 0}}},
         },
-        own={"num_kv_blocks": 2048},
+        own={"num_kv_blocks": 2048, "boot_max_speculative_num_tokens": 4},
         turns=("speculativeNumTokens",),
         grid={"speculativeNumTokens": (4, 2, 1, 0)},
         acceptance=0.3,
