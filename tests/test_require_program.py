@@ -34,7 +34,7 @@ def test_what_else_could_be_installed_is_left_out_the_same_way(leave_out, monkey
 def test_what_needs_the_cpp_kernels_is_left_out_where_nothing_can_compile(
     tmp_path, required, outcome
 ):
-    of_kernels = "paceline_kernels/test_attention.py::test_a_cpu_cache_of_odd_sizes_is_refused"
+    of_kernels = "paceline_kernels/test_sampling.py::test_only_the_named_rows_are_sampled"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"{TESTS}/{of_kernels}"],
         check=False,

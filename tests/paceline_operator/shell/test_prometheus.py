@@ -65,7 +65,8 @@ def test_a_real_prometheus_answers_every_signal_and_counts_nothing_twice(
     assert found.get(Signal.PODS) == 1
     for signal in (Signal.FINISHED, Signal.JUDGED, Signal.TTFT_JUDGED, Signal.ITL_JUDGED):
         assert found.get(signal) == pytest.approx(NUM_REQUESTS, rel=0.3), signal
-    assert found.get(Signal.OUTPUT_LENGTH) == pytest.approx(6)
+    # Prometheus extrapolates sum and count each for itself, down to no less than zero.
+    assert found.get(Signal.OUTPUT_LENGTH) == pytest.approx(6, rel=0.1)
 
 
 def sample(url: str) -> Sample:
