@@ -19,7 +19,7 @@ from cluster.operator_process import OperatorProcess
 from cluster.prometheus import Prometheus
 from cluster.tuned import Tuned
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 INTERVAL = "2s"
 DRAFTS = "speculativeNumTokens"
 USERS = 8
