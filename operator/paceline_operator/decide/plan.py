@@ -206,8 +206,8 @@ class _Round:
                 continue
             kept = normalise.ours_of(child, manager)
             if kept is not None:
-                kept.setdefault("spec", {})["replicas"] = count
-                acts += writes.apply(kept)
+                spec = {**objects.mapping(kept, "spec"), "replicas": count}
+                acts += writes.apply({**kept, "spec": spec})
         return acts
 
     def _budget(self, writes: Writes) -> tuple[list[Action], list[Action]]:
