@@ -222,6 +222,10 @@ def test_the_operator_reads_what_the_values_say(render: Render, everything: Docu
     assert read.lease.name == "pl-paceline"
 
 
+def test_an_instance_of_digits_stays_a_text(render: Render) -> None:
+    assert operator_config(render({"instance": "2"})).instance == "2"
+
+
 def test_every_file_that_the_operator_is_told_of_is_mounted(
     render: Render, everything: Document
 ) -> None:
