@@ -44,6 +44,30 @@ def test_readiness_and_liveness_answer_apart() -> None:
     asyncio.run(script())
 
 
+def test_work_that_hangs_for_long_is_not_alive() -> None:
+    async def script() -> None:
+        now, begun = [0.0], asyncio.Event()
+
+        async def hang(_: Key) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        cluster = Cluster(FakeApi(Store(), lambda: 0.0))
+        queue = WorkQueue(hang, 1, clock=lambda: now[0])
+        state = metrics.State(Cache("m"), queue, cluster, Always())
+        running = asyncio.create_task(queue.run())
+        queue.add(("models", "demo"))
+        await begun.wait()
+        now[0] = metrics.STUCK_S - 1
+        assert state.is_alive()
+        now[0] = metrics.STUCK_S
+        assert not state.is_alive()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(script())
+
+
 def test_a_taken_port_is_said_at_the_start() -> None:
     async def script() -> None:
         def yes() -> bool:
