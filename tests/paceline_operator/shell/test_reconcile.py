@@ -9,6 +9,8 @@ import pytest
 from paceline_operator.testing.api import Fault
 from paceline_operator.testing.rig import NetworkedWorld, Rig
 
+pytestmark = pytest.mark.slow  # a whole cluster in memory
+
 SPEC: dict[str, Any] = {"model": {"uri": "demo", "servedName": "demo"}}
 
 
