@@ -37,9 +37,12 @@ def add_command(commands: Any) -> None:
         "--values",
         type=Path,
         metavar="FILE",
-        help="values of the chart: engine.image, engine.vllmImage and engine.podDefaults are read",
+        help="values of the chart: engine.image, engine.vllmImage and engine.podDefaults are read "
+        "(default: the chart's own)",
     )
-    parser.add_argument("-n", "--namespace", metavar="NAME", help="where the manifest names none")
+    parser.add_argument(
+        "-n", "--namespace", metavar="NAME", help="where the manifest names none (default: default)"
+    )
     parser.add_argument(
         "--instance",
         default="default",
@@ -51,7 +54,7 @@ def add_command(commands: Any) -> None:
         action="append",
         default=[],
         choices=_OPTIONAL_KINDS,
-        help="a kind that the cluster does not know; may be given twice",
+        help="a kind that the cluster does not know; may be given twice (default: it knows both)",
     )
     parser.set_defaults(handler=render)
 
