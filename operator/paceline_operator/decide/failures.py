@@ -37,18 +37,14 @@ class FailureReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why something does not work.
-
-    Attributes:
-        is_placement: the cluster found no place for the pod; nothing is wrong with the pod itself.
-    """
+    """Why something does not work."""
 
     reason: FailureReason
     message: str
 
     @property
     def is_placement(self) -> bool:
-        """Whether the pod waits for room."""
+        """Whether the cluster found no place for the pod: nothing is wrong with the pod itself."""
         return self.reason in {FailureReason.INSUFFICIENT_GPU, FailureReason.UNSCHEDULABLE}
 
 
