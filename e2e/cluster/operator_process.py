@@ -91,6 +91,11 @@ class OperatorProcess:
         """One sample of its metrics, by its name with labels."""
         return float(self.samples().get(name, 0))
 
+    def looks(self) -> float:
+        """How often it has looked at any deployment, whatever came of it."""
+        name = "paceline_operator_reconciles_total{"
+        return sum(float(value) for key, value in self.samples().items() if key.startswith(name))
+
     def settle(self, timeout_s: float = 60) -> None:
         """Wait until it has nothing to do now: what it has told, it has also carried out."""
         until(
