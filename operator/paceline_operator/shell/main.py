@@ -114,16 +114,18 @@ class _Operator:
             is_ready=lambda: self._resync.is_ready,
             metrics=lambda: metrics.text(self._counts.registry),
         ):
-            acting = asyncio.create_task(self._act())
-            watching = asyncio.create_task(self._watch())
+            told_to_end = asyncio.Event()
+            tasks: tuple[asyncio.Task[Any], ...] = (
+                asyncio.create_task(self._act()),
+                asyncio.create_task(self._watch(told_to_end)),
+                asyncio.create_task(told_to_end.wait()),
+            )
             try:
-                done, _ = await asyncio.wait(
-                    (acting, watching), return_when=asyncio.FIRST_COMPLETED
-                )
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (acting, watching):
+                for task in tasks:
                     task.cancel()
-                await asyncio.gather(acting, watching, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
                 await self._lock.release()
                 await self._engines.close()
                 if self._prometheus is not None:
@@ -133,7 +135,7 @@ class _Operator:
                 if not task.cancelled() and (error := task.exception()) is not None:
                     raise _first(error)
 
-    async def _watch(self) -> None:
+    async def _watch(self, told_to_end: asyncio.Event) -> None:
         known = await self._resync.known_kinds()
         await handlers.watch(
             self._cache,
@@ -142,6 +144,7 @@ class _Operator:
             self._found.watch_namespaces,
             self._found.instance,
             session.login,
+            told_to_end.set,
         )
 
     async def _act(self) -> None:
