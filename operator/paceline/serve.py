@@ -74,6 +74,7 @@ def _add_admin(add: Add) -> None:
         metavar="FILE",
         help="file with one or two SHA-256 digests of accepted admin tokens",
     )
+    add("--tuning-file", type=Path, metavar="FILE", help="a tuner's state, for the admin page")
     add(
         "--settings-revision",
         type=_revision,
