@@ -1,7 +1,7 @@
 """Check the house rules that no other tool knows: prints each violation, exits 1 if there is one.
 
-Rooms and test folders are plain folders, files stay short, no file names a path of one machine,
-paths of HTTP are written once, and pages name files that exist.
+Rooms and test folders are plain folders, files stay short, no file names a path of one machine or
+holds both sides of a merge, paths of HTTP are written once, and pages name files that exist.
 """
 
 import ast
@@ -17,6 +17,7 @@ MAX_LINES = 400
 SOURCE = {".py", ".cpp", ".h", ".sh"}
 NAMED_FILE = re.compile(r"`([\w./-]+\.(?:py|h|lua|sh))`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+MERGE_MARK = re.compile(r"(?:<{7}|>{7}) ")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|opt/wheels)/")
 
 
@@ -59,8 +60,8 @@ def length_violations(files: list[Path]) -> list[str]:
     return bad
 
 
-def path_violations(files: list[Path]) -> list[str]:
-    """Nothing in the tree may depend on where one machine keeps its files."""
+def line_violations(files: list[Path]) -> list[str]:
+    """No line depends on where one machine keeps its files, or was left over from a merge."""
     bad = []
     for path in files:
         if path == Path(__file__).resolve() or path.suffix in {".png", ".lock"}:
@@ -68,6 +69,8 @@ def path_violations(files: list[Path]) -> list[str]:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if MACHINE_PATH.search(line):
                 bad.append(f"{path.relative_to(ROOT)}:{number}: names a path of one machine")
+            if MERGE_MARK.match(line):
+                bad.append(f"{path.relative_to(ROOT)}:{number}: a conflict that nobody resolved")
     return bad
 
 
@@ -107,7 +110,7 @@ def main() -> int:
     """Run every check."""
     files = tracked_files()
     bad = room_violations(files) + length_violations(files)
-    bad += path_violations(files) + route_violations(files) + page_violations(files)
+    bad += line_violations(files) + route_violations(files) + page_violations(files)
     for line in bad:
         print(line)
     print(f"house: {len(files)} files, {len(bad)} violations")

@@ -17,6 +17,10 @@ OPERATOR_METRICS = (
 )
 WHO = 'namespace="models",paceline_dev_deployment="chat",model_name="m",engine="0"'
 VALUES = {"prometheusRule": {"enabled": True}, "metrics": {"monitor": "PodMonitor"}}
+DOWN = (
+    'paceline_operator_deployment_down{namespace="serving",pod="a",'
+    'deployment_namespace="models",deployment="chat"}'
+)
 OPERATOR_UP = ('up{namespace="serving",job="serving/pl-paceline"}', "1x400")
 
 # Series, then the alerts that they raise after six hours.
@@ -129,6 +133,13 @@ STORIES: dict[str, tuple[list[tuple[str, str]], list[str]]] = {
     "nobody holds the Lease": (
         [('paceline_operator_is_leader{namespace="serving",pod="a"}', "0x400"), OPERATOR_UP],
         ["PacelineOperatorHasNoLeader"],
+    ),
+    "a model is down": (
+        [
+            (DOWN, "1x400"),
+            OPERATOR_UP,
+        ],
+        ["PacelineDeploymentDown"],
     ),
     "a model is not ready": (
         [

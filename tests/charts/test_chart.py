@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from paceline_operator.decide import children
 from paceline_operator.render.inputs import POD_DEFAULT_KEYS
 from paceline_operator.resources import config
 from paceline_operator.shell import kinds
@@ -125,17 +126,26 @@ def test_no_rule_names_secrets_or_everything(render: Render, values: Document) -
         assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
 
 
-def test_the_rights_reach_every_kind_of_child(render: Render) -> None:
-    rules = one(render(), "ClusterRole", "serving-pl-paceline")["rules"]
-    writable = {
+def resources_with(rules: list[Document], *verbs: str) -> set[str]:
+    return {
         resource
         for rule in rules
-        if {"get", "list", "watch", "create", "patch", "delete"} <= set(rule["verbs"])
+        if set(verbs) <= set(rule["verbs"])
         for resource in rule["resources"]
     }
+
+
+def test_the_rights_reach_every_kind_of_child(render: Render) -> None:
+    rules = one(render(), "ClusterRole", "serving-pl-paceline")["rules"]
+    writable = resources_with(rules, "get", "list", "watch", "create", "patch")
     assert {kind.plural for kind in kinds.CHILDREN.values()} == writable
-    readable = {name for rule in rules if "list" in rule["verbs"] for name in rule["resources"]}
-    assert {kind.plural for kind in kinds.WATCHED} | {"events"} == readable
+    assert {kind.plural for kind in kinds.WATCHED} | {"events"} == resources_with(rules, "list")
+
+
+def test_only_what_no_owner_takes_away_may_be_deleted(render: Render) -> None:
+    rules = one(render(), "ClusterRole", "serving-pl-paceline")["rules"]
+    deleted = {kinds.CHILDREN[kind].plural for kind in children.DELETED_KINDS}
+    assert deleted | {"pods"} == resources_with(rules, "delete")
 
 
 @pytest.mark.parametrize("namespaces", [[], ["models", "more-models"]])
@@ -210,6 +220,10 @@ def test_the_operator_reads_what_the_values_say(render: Render, everything: Docu
     assert read.prometheus.bearer_token_file == "/etc/paceline/prometheus-token/token"
     assert read.prometheus.ca_file == "/etc/paceline/prometheus-ca/ca.crt"
     assert read.lease.name == "pl-paceline"
+
+
+def test_an_instance_of_digits_stays_a_text(render: Render) -> None:
+    assert operator_config(render({"instance": "2"})).instance == "2"
 
 
 def test_every_file_that_the_operator_is_told_of_is_mounted(

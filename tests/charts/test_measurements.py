@@ -17,7 +17,7 @@ from paceline_operator.resources.config import OperatorConfig, PrometheusConfig,
 Document = dict[str, Any]
 Render = Callable[..., list[Document]]
 URL = "https://prometheus.monitoring.svc:9090"
-README = Path(__file__).resolve().parents[2] / "charts" / "README.md"
+README = Path(__file__).resolve().parents[2] / "charts" / "paceline" / "README.md"
 SERVICE_ACCOUNT_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 

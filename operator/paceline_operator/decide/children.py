@@ -10,6 +10,8 @@ from paceline_operator.decide.observed import CHILD_KINDS, Object, Observed
 from paceline_operator.resources import objects
 from paceline_operator.resources.parse import INSTANCE_LABEL, Identity
 
+DELETED_KINDS = frozenset({"Deployment", "PodDisruptionBudget", "PodMonitor", "InferencePool"})
+"""Children that go before their owner does; of the others the chart gives no right to delete."""
 CONTENDED_AFTER = 5
 """Rewrites within ten minutes after which a child is left to whoever fights for it."""
 
@@ -96,7 +98,13 @@ class Writes:
         ]
 
     def delete(self, kind: str, name: str) -> list[Delete]:
-        """Delete a child of ours if it is there."""
+        """Delete a child of ours if it is there.
+
+        Args:
+            kind: one of DELETED_KINDS.
+            name: of the child.
+        """
+        assert kind in DELETED_KINDS, f"the operator has no right to delete a {kind}"
         live = self.children.one(kind, name)
         return [] if live is None else [deletion(live, kind)]
 

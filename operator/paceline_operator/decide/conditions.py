@@ -5,7 +5,6 @@ A verdict is made from facts alone; nothing here looks at objects of the API.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from paceline_crds import crd
@@ -13,36 +12,13 @@ from paceline_crds.phases import StartupPhase
 from paceline_crds.status import ConditionStatus, ConditionType
 from paceline_operator.decide.actions import Event
 from paceline_operator.decide.failures import Failure, FailureReason
+from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.rollout import Stage
 from paceline_operator.decide.settings_push import Agreement
 from paceline_operator.resources import objects
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 C = ConditionType
-
-
-class Reason(StrEnum):
-    """Constants of conditions; further ones are those of Stage, Agreement and FailureReason."""
-
-    ALL_PODS_READY = "AllPodsReady"
-    PODS_NOT_READY = "PodsNotReady"
-    SCALED_TO_ZERO = "ScaledToZero"
-    WRONG_MODEL = "WrongModel"
-    SERVING = "Serving"
-    NO_POD_READY = "NoPodReady"
-    PAUSED = "Paused"
-    WAITING_FOR_OLD_CHILDREN = "WaitingForOldChildren"
-    PROGRESS_DEADLINE = "ProgressDeadlineExceeded"
-    TEMPLATE_VERSION_UNKNOWN = "TemplateVersionUnknown"
-    CHILD_CONTENDED = "ChildContended"
-    VALID = "Valid"
-    CACHED = "Cached"
-    FETCHING = "Fetching"
-    NOT_STARTED = "NotStarted"
-    NOT_EVALUATED = "NotEvaluated"
-    KIND_MISSING = "KindMissing"
-    DEFINITION_OLDER = "DefinitionOlder"
-    AS_EXPECTED = "AsExpected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +51,9 @@ class Facts:
         num_old: pods of old templates.
         stage, agreement: of roll-out and settings.
         failure: the first thing that speaks against the wanted pods.
-        is_overdue: no progress for longer than the deadline.
+        unsettled: names of counted pods that answer and have other settings.
+        unreachable: names of counted pods whose admin port does not answer.
+        is_overdue: no progress for longer than `progress_deadline_s`.
         wrong_model: a name that an engine gave instead of the wanted one.
         model_phase: phase of the start that is furthest, empty if unknown.
         contended: `Kind/name` of children that somebody else keeps changing.
@@ -99,8 +77,11 @@ class Facts:
     agreement: Agreement = Agreement.NOBODY
     has_settings_api: bool = True
     revision: int = 0
+    unsettled: tuple[str, ...] = ()
+    unreachable: tuple[str, ...] = ()
     failure: Failure | None = None
     is_overdue: bool = False
+    progress_deadline_s: int = 0
     wrong_model: str = ""
     model_name: str = ""
     model_phase: str = ""
@@ -196,28 +177,30 @@ def _ready(facts: Facts) -> Verdict:
             return verdict(FALSE, Stage.SCALING_DOWN, "the last pods are ending")
         return verdict(TRUE, Reason.SCALED_TO_ZERO, "no pod is wanted")
     if facts.num_ready < facts.replicas:
-        count = f"{facts.num_ready} of {facts.replicas} pods of the wanted template are ready"
         if facts.failure:
-            message = f"{count}: {facts.failure.message}"
+            message = f"{_count(facts)}: {facts.failure.message}"
             return verdict(FALSE, facts.failure.reason, message, is_bad=True)
         if facts.wrong_model:
             return verdict(
                 FALSE,
                 Reason.WRONG_MODEL,
-                f"an engine serves {facts.wrong_model!r}, {facts.model_name!r} was expected",
+                f"an engine serves {facts.wrong_model!r}, {facts.model_name!r} was expected; set "
+                "model.servedName instead of a flag in extraArgs",
                 is_bad=True,
             )
         if facts.agreement is Agreement.UNREACHABLE:
             return verdict(
                 UNKNOWN,
                 Agreement.UNREACHABLE,
-                "pods are ready for the cluster, but their admin port does not answer; check the "
-                "NetworkPolicy, or the port-forward of an operator outside of the cluster",
+                f"the admin port of {_named(facts.unreachable)} does not answer, although the "
+                "cluster calls them ready; check the NetworkPolicy, or the port-forward of an "
+                "operator outside of the cluster",
                 is_bad=True,
             )
-        return verdict(FALSE, Reason.PODS_NOT_READY, count)
+        return verdict(FALSE, Reason.PODS_NOT_READY, _count(facts) + _phase(facts))
     if facts.has_settings_api and facts.agreement is not Agreement.AGREED:
-        message = f"revision {facts.revision} of the settings is not in force on every pod"
+        late = _named((*facts.unsettled, *facts.unreachable)) or "any pod"
+        message = f"revision {facts.revision} of the settings is not in force on {late}"
         is_bad = facts.agreement is Agreement.OVERDUE
         return verdict(FALSE, facts.agreement, message, is_bad=is_bad)
     return verdict(TRUE, Reason.ALL_PODS_READY, f"{facts.num_ready} pods serve {facts.model_name}")
@@ -232,7 +215,8 @@ def _available(facts: Facts) -> Verdict:
             message=f"{facts.num_serving} pods can serve",
         )
     reason = Reason.NO_POD_READY if facts.replicas or facts.refusal else Reason.SCALED_TO_ZERO
-    return Verdict(type=C.AVAILABLE, status=FALSE, reason=reason, message="no pod can serve")
+    why = f": {facts.failure.message}" if facts.failure else ""
+    return Verdict(type=C.AVAILABLE, status=FALSE, reason=reason, message=f"no pod can serve{why}")
 
 
 def _progressing(facts: Facts) -> Verdict:
@@ -254,12 +238,32 @@ def _progressing(facts: Facts) -> Verdict:
     if facts.failure:
         status = FALSE if facts.is_overdue else TRUE
         return verdict(status, facts.failure.reason, facts.failure.message, is_bad=True)
-    count = f"{facts.num_ready} of {facts.replicas} pods of the wanted template are ready"
+    count = _count(facts) + _phase(facts)
     if facts.is_overdue:
-        message = f"{count}, and nothing has moved for longer than rollout.progressDeadline"
+        message = (
+            f"{count}, and nothing has moved for longer than rollout.progressDeadline "
+            f"({facts.progress_deadline_s} s)"
+        )
         return verdict(FALSE, Reason.PROGRESS_DEADLINE, message, is_bad=True)
     old = f"; {facts.num_old} of an old one are left" if facts.num_old else ""
     return verdict(TRUE, facts.stage, f"{count}{old}")
+
+
+def _count(facts: Facts) -> str:
+    return f"{facts.num_ready} of {facts.replicas} pods of the wanted template are ready"
+
+
+def _phase(facts: Facts) -> str:
+    """How far the start of a pod has come, where an engine tells it."""
+    if facts.model_phase in {"", StartupPhase.READY}:
+        return ""
+    return f"; the start that is furthest is at {facts.model_phase}"
+
+
+def _named(names: tuple[str, ...]) -> str:
+    """Names, not too many."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 def _config_valid(facts: Facts) -> Verdict:
@@ -276,6 +280,7 @@ def _config_valid(facts: Facts) -> Verdict:
     )
 
 
+_MAX_NAMED = 5
 _NOT_FETCHED = frozenset({FailureReason.DOWNLOAD_FAILED, FailureReason.AUTH_FAILED})
 _FETCHING = frozenset({StartupPhase.FETCHING, StartupPhase.CONVERTING})
 _FETCHED = frozenset(
@@ -289,11 +294,13 @@ def _model_cached(facts: Facts) -> Verdict:
 
     if facts.failure and facts.failure.reason in _NOT_FETCHED:
         return verdict(FALSE, facts.failure.reason, facts.failure.message)
-    if facts.model_phase in _FETCHED:
+    if facts.model_phase in _FETCHED or facts.num_ready:
         return verdict(TRUE, Reason.CACHED, "the model's files are there")
     if facts.model_phase in _FETCHING:
         return verdict(FALSE, Reason.FETCHING, "the model's files are on their way")
-    return verdict(UNKNOWN, Reason.NOT_STARTED, "no pod has come so far")
+    if facts.num_pods:
+        return verdict(UNKNOWN, Reason.NOT_STARTED, "no pod has told how far its start is")
+    return verdict(UNKNOWN, Reason.NOT_STARTED, "there is no pod of the wanted template yet")
 
 
 def _not_measured() -> tuple[Verdict, ...]:
@@ -314,7 +321,8 @@ def _degraded(facts: Facts) -> Verdict:
         return bad(
             Reason.CHILD_CONTENDED,
             f"somebody else keeps changing {', '.join(facts.contended)}, which this operator "
-            "writes; it is left alone until that ends",
+            "writes; it is left alone until that ends; `kubectl get --show-managed-fields -o yaml` "
+            "names the other manager",
         )
     if facts.missing_kinds:
         return bad(
@@ -326,21 +334,22 @@ def _degraded(facts: Facts) -> Verdict:
         return bad(
             Reason.TEMPLATE_VERSION_UNKNOWN,
             "the pods were made by another version of the operator, which this one cannot render; "
-            "replicas and settings are managed, the template is left alone",
+            "replicas and settings are managed, the template is left alone; run the version that "
+            "made them, or delete their Deployment to have them made anew",
         )
     if facts.schema_version is not None and facts.schema_version < crd.SCHEMA_VERSION:
         return bad(Reason.DEFINITION_OLDER, definition_is_older(facts.schema_version))
     return Verdict(
-        type=C.DEGRADED, status=FALSE, reason=Reason.AS_EXPECTED, message="nothing is wrong"
+        type=C.DEGRADED, status=FALSE, reason=Reason.AS_EXPECTED, message="no failure is known"
     )
 
 
 def definition_is_older(served: int) -> str:
     """What is wrong with a definition that this operator is newer than, and what to do."""
     return (
-        f"the definition of LLMDeployment in this cluster has schema version {served}, this "
-        f"operator needs {crd.SCHEMA_VERSION}: newer fields of spec are refused and those of "
-        "status are lost; upgrade the release with crds.enabled, or apply "
+        "the CustomResourceDefinition of LLMDeployment in this cluster has schema version "
+        f"{served}, this operator needs {crd.SCHEMA_VERSION}: newer fields of spec are refused "
+        "and those of status are lost; upgrade the release with crds.enabled, or apply "
         "crds/llmdeployments.paceline.dev.yaml"
     )
 
@@ -366,5 +375,5 @@ def _copy(verdict: Verdict, kind: ConditionType) -> Verdict:
 def _waiting(facts: Facts) -> str:
     return (
         "children of a deleted LLMDeployment of this name, or of another install, have to go "
-        f"first: {', '.join(facts.waiting_for[:5])}"
+        f"first: {_named(facts.waiting_for)}"
     )

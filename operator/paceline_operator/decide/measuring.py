@@ -4,13 +4,13 @@ from paceline_crds.status import ConditionStatus, ConditionType
 from paceline_operator.decide import tuned
 from paceline_operator.decide.conditions import Verdict
 from paceline_operator.decide.observed import Measured
+from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.tuned import Tuned
 from paceline_operator.decide.tuning import guards
 from paceline_operator.decide.tuning.signals import Problem
 from paceline_operator.decide.tuning.state import Mood
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
-NOT_CONFIGURED = "NotConfigured"
 
 
 def facts(turned: Tuned | None, measured: Measured) -> tuple[Verdict, ...]:
@@ -33,10 +33,10 @@ def _metrics(turned: Tuned, measured: Measured) -> Verdict:
         )
 
     state = turned.state
-    if measured.lack == NOT_CONFIGURED:
-        return verdict(UNKNOWN, NOT_CONFIGURED, measured.text)
+    if measured.lack == Reason.NOT_CONFIGURED:
+        return verdict(UNKNOWN, Reason.NOT_CONFIGURED, measured.text)
     if state.mood == Mood.OFF:
-        return verdict(UNKNOWN, "NotEvaluated", "tuning.mode is Off, so nothing is measured")
+        return verdict(UNKNOWN, Reason.NOT_EVALUATED, "tuning.mode is Off, so nothing is measured")
     if measured.lack:
         return verdict(FALSE, measured.lack, measured.text, is_bad=True)
     if state.lack == Problem.NO_PODS:
@@ -44,8 +44,8 @@ def _metrics(turned: Tuned, measured: Measured) -> Verdict:
     if state.lack:
         return verdict(FALSE, state.lack, guards.LACKS[Problem(state.lack)], is_bad=True)
     if not state.seen_until:
-        return verdict(UNKNOWN, "NotEvaluated", "the first measurement has not ended")
-    return verdict(TRUE, "Measured", f"every {turned.policy.window_s} s")
+        return verdict(UNKNOWN, Reason.NOT_EVALUATED, "the first measurement has not ended")
+    return verdict(TRUE, Reason.MEASURED, f"every {turned.policy.window_s} s")
 
 
 def _slo(turned: Tuned) -> Verdict:
@@ -54,25 +54,25 @@ def _slo(turned: Tuned) -> Verdict:
 
     targets = turned.policy.targets
     if not targets:
-        return verdict(UNKNOWN, "NoTarget", "spec.slo gives no target")
+        return verdict(UNKNOWN, Reason.NO_TARGET, "spec.slo gives no target")
     arm = tuned.recent(turned.state)
     shares = {name: arm.attainment(name) for name in targets}
     known = {name: share for name, share in shares.items() if share is not None}
     if not known:
-        return verdict(UNKNOWN, "NotEvaluated", "no measurement says enough so far")
+        return verdict(UNKNOWN, Reason.NOT_EVALUATED, "no measurement says enough so far")
     told = ", ".join(f"{name} {share:.1%}" for name, share in known.items())
     missed = [name for name, share in known.items() if share < targets[name].attainment]
     if missed:
-        return verdict(FALSE, "TargetMissed", f"requests within their target: {told}")
-    return verdict(TRUE, "TargetsMet", f"requests within their target: {told}")
+        return verdict(FALSE, Reason.TARGET_MISSED, f"requests within their target: {told}")
+    return verdict(TRUE, Reason.TARGETS_MET, f"requests within their target: {told}")
 
 
 def _tuning(turned: Tuned, measured: Measured) -> Verdict:
     state = turned.state
-    is_active = state.mood not in {Mood.OFF, Mood.HALTED} and measured.lack != NOT_CONFIGURED
+    is_active = state.mood not in {Mood.OFF, Mood.HALTED} and measured.lack != Reason.NOT_CONFIGURED
     reason = str(state.mood)
-    if measured.lack == NOT_CONFIGURED and state.mood != Mood.OFF:
-        reason = NOT_CONFIGURED
+    if measured.lack == Reason.NOT_CONFIGURED and state.mood != Mood.OFF:
+        reason = Reason.NOT_CONFIGURED
     return Verdict(
         type=ConditionType.TUNING_ACTIVE,
         status=TRUE if is_active else FALSE,

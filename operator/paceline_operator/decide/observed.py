@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_crds.phases import DrainPhase
+from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.tuning.signals import Sample
 
 Object = Mapping[str, Any]
@@ -74,7 +75,8 @@ class Inputs:
     Attributes:
         engine_image: image of runtime Paceline where spec names none.
         vllm_image: the same for runtime VLLM.
-        pod_defaults: chart value `engine.podDefaults`; `render.inputs.PodDefaults` says its keys.
+        pod_defaults: chart value `engine.podDefaults`, whose keys are
+            `render.inputs.POD_DEFAULT_KEYS`.
     """
 
     engine_image: str
@@ -151,7 +153,7 @@ class Measured:
     """
 
     samples: tuple[Sample, ...] = ()
-    lack: str = "NotConfigured"
+    lack: str = Reason.NOT_CONFIGURED
     text: str = "no Prometheus is configured: chart value prometheus.url"
 
 

@@ -30,6 +30,7 @@ from paceline_operator.decide.case import Case
 from paceline_operator.decide.children import Children, Writes
 from paceline_operator.decide.observed import EngineReading, Object, Observed
 from paceline_operator.decide.pod_view import PodView
+from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.rollout import Group, Rollout, Wish
 from paceline_operator.decide.settings_push import Known, Push
 from paceline_operator.decide.tuned import Tuned
@@ -206,8 +207,8 @@ class _Round:
                 continue
             kept = normalise.ours_of(child, manager)
             if kept is not None:
-                kept.setdefault("spec", {})["replicas"] = count
-                acts += writes.apply(kept)
+                spec = {**objects.mapping(kept, "spec"), "replicas": count}
+                acts += writes.apply({**kept, "spec": spec})
         return acts
 
     def _budget(self, writes: Writes) -> tuple[list[Action], list[Action]]:
@@ -310,7 +311,7 @@ class _Round:
             return []
         what = ", ".join(self.case.raised)
         message = f"spec asks for more than {what} allows, which memory is planned for: new pods"
-        return [Event(type="Normal", reason="BootMaximumRaised", message=message)]
+        return [Event(type="Normal", reason=Reason.BOOT_MAXIMUM_RAISED, message=message)]
 
     def _requeue(self, rolled: Rollout, push: Push | None, told: report.Told) -> float | None:
         waits = [told.requeue_after_s, rolled.requeue_after_s]

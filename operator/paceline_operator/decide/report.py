@@ -1,7 +1,7 @@
 """What a reconcile tells people: status and events, from the decisions of the round."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline_crds.knob import ChangeClass
@@ -16,6 +16,7 @@ from paceline_operator.decide.conditions import Facts
 from paceline_operator.decide.failures import Failure, FailureReason
 from paceline_operator.decide.observed import Object, Observed
 from paceline_operator.decide.pod_view import PodView
+from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.rollout import Group, Rollout, Stage, Wish
 from paceline_operator.decide.settings_push import AGREEMENT_S, Agreement, Push
 from paceline_operator.decide.status import Counts, Report
@@ -100,8 +101,11 @@ class Round:
             agreement=agreement,
             has_settings_api=self.push is not None,
             revision=self.push.revision if self.push else 0,
+            unsettled=self.push.pending if self.push else (),
+            unreachable=self.push.unreachable if self.push else (),
             failure=failure,
             is_overdue=self._is_overdue(mine, failure, now),
+            progress_deadline_s=case.waits.progress_deadline_s,
             wrong_model=self._wrong_model(mine),
             model_name=case.model_name,
             model_phase=_furthest(mine),
@@ -144,7 +148,11 @@ class Round:
 
     def _failure(self, mine: tuple[PodView, ...], num_ready: int) -> Failure | None:
         """The first thing that speaks against the wanted pods: themselves, then the cluster."""
-        found = [pod.failure for pod in mine if pod.failure is not None]
+        found = [
+            replace(pod.failure, message=f"{pod.name}: {pod.failure.message}")
+            for pod in mine
+            if pod.failure is not None
+        ]
         if found and num_ready < self.case.replicas:
             return min(found, key=lambda failure: failure.is_placement)
         refused = failures.of_deployment(self.deployment) if self.deployment else None
@@ -219,7 +227,7 @@ class Round:
         return [
             Event(
                 type="Normal",
-                reason="OverlayDropped",
+                reason=Reason.OVERLAY_DROPPED,
                 message=f"the tuner's {item.entry.name} = {item.entry.value} no longer holds: "
                 f"{item.reason}",
             )

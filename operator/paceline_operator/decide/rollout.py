@@ -67,7 +67,8 @@ class Rollout:
         replicas: hash -> count for its Deployment, the wanted hash included.
         finished: hashes of old Deployments without any pod left.
         actions: marks, drains and deletions of pods.
-        lowers: whether any count goes down.
+        stage: what it does now.
+        requeue_after_s: when to look again even if nothing is heard.
     """
 
     replicas: Mapping[str, int]

@@ -10,6 +10,7 @@ from paceline_operator.decide.actions import Event
 from paceline_operator.decide.case import Case
 from paceline_operator.decide.observed import Object, Observed
 from paceline_operator.decide.pod_view import PodView
+from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.settings_push import Push
 from paceline_operator.decide.tuning import asking, codec, dials, machine, policy, verdict
 from paceline_operator.decide.tuning.arm import Arm
@@ -157,7 +158,7 @@ def _fleet(observed: Observed, case: Case, views: Sequence[PodView], push: Push 
 
 
 def _look_again(state: State, seen: Observation, now: float) -> float | None:
-    if state.mood == Mood.OFF or seen.lack_of_metrics == "NotConfigured":
+    if state.mood == Mood.OFF or seen.lack_of_metrics == Reason.NOT_CONFIGURED:
         return None
     soon = asking.next_look_s(seen.policy, now) + 1.0
     if seen.lack_of_metrics:

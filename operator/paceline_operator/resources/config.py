@@ -141,4 +141,4 @@ def parse(text: str) -> OperatorConfig:
 
 def _told(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"])
-    return f"{place}: {problem['msg']}, got {problem['input']!r}; see charts/README.md for the keys"
+    return f"{place}: {problem['msg']}, got {problem['input']!r}; see charts/paceline/README.md"

@@ -98,6 +98,7 @@ class State(Collector):
             known.add_metric((watched.name,), self._cache.count(watched.name))
         yield known
         yield self._readiness()
+        yield self._down()
 
     def _readiness(self) -> Metric:
         counts = {"True": 0, "False": 0, "Unknown": 0}
@@ -111,6 +112,21 @@ class State(Collector):
         )
         for status, number in counts.items():
             found.add_metric((status,), number)
+        return found
+
+    def _down(self) -> Metric:
+        """Only those that are down have a line: their number bounds that of the series."""
+        found = GaugeMetricFamily(
+            "paceline_operator_deployment_down",
+            "1 for each LLMDeployment with a failure (Degraded) of which no pod can serve.",
+            labels=("deployment_namespace", "deployment"),
+        )
+        for key in self._cache.deployments():
+            deployment = self._cache.deployment(key) or {}
+            is_failing = objects.condition(deployment, "Degraded").get("status") == "True"
+            serves = objects.condition(deployment, "Available").get("status") == "True"
+            if is_failing and not serves:
+                found.add_metric(key, 1)
         return found
 
 

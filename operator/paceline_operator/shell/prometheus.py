@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 
 from paceline_operator.decide.observed import Measured
+from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.tuning.asking import Question
 from paceline_operator.decide.tuning.queries import LABEL
 from paceline_operator.decide.tuning.signals import Sample, Signal
@@ -74,11 +75,11 @@ class Prometheus:
                 body = await answer.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             told = str(error) or type(error).__name__
-            raise PrometheusFailed("PrometheusUnreachable", f"{self._url}: {told}") from error
+            raise PrometheusFailed(Reason.PROMETHEUS_UNREACHABLE, f"{self._url}: {told}") from error
         if not isinstance(body, Mapping) or body.get("status") != "success":
             told = objects.text(body, "error") or f"HTTP {answer.status}"
             is_away = answer.status >= _UNAVAILABLE
-            reason = "PrometheusUnreachable" if is_away else "QueryFailed"
+            reason = Reason.PROMETHEUS_UNREACHABLE if is_away else Reason.QUERY_FAILED
             raise PrometheusFailed(reason, f"{self._url}: {told[:500]}")
         return body
 

@@ -10,6 +10,7 @@ from paceline_crds.status import ConditionStatus, ConditionType
 from paceline_operator.decide import conditions
 from paceline_operator.decide.conditions import Facts, Refusal, Verdict
 from paceline_operator.decide.failures import Failure, FailureReason
+from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.rollout import Stage
 from paceline_operator.decide.settings_push import Agreement
 
@@ -49,9 +50,10 @@ def short(verdict: Verdict) -> tuple[str, str]:
         ({"num_ready": 1, "failure": BROKEN}, "Ready", ("False", "OutOfMemory")),
         ({"num_ready": 1, "failure": BROKEN}, "Degraded", ("True", "OutOfMemory")),
         ({"num_serving": 0}, "Available", ("False", "NoPodReady")),
-        ({"model_phase": "Fetching"}, "ModelCached", ("False", "Fetching")),
-        ({"model_phase": "Converting"}, "ModelCached", ("False", "Fetching")),
-        ({"model_phase": ""}, "ModelCached", ("Unknown", "NotStarted")),
+        ({"num_ready": 0, "model_phase": "Fetching"}, "ModelCached", ("False", "Fetching")),
+        ({"num_ready": 0, "model_phase": "Converting"}, "ModelCached", ("False", "Fetching")),
+        ({"num_ready": 0, "model_phase": ""}, "ModelCached", ("Unknown", "NotStarted")),
+        ({"model_phase": ""}, "ModelCached", ("True", "Cached")),
         ({"agreement": Agreement.PENDING}, "Ready", ("False", "SettingsPending")),
         ({"agreement": Agreement.OVERDUE}, "Ready", ("False", "SettingsNotAgreed")),
         ({"has_settings_api": False}, "Ready", ("True", "AllPodsReady")),
@@ -61,6 +63,34 @@ def test_facts_give_a_condition(
     facts: dict[str, Any], kind: str, expected: tuple[str, str]
 ) -> None:
     assert short(told(**facts)[kind]) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "words"),
+    [
+        ({"num_ready": 1, "failure": BROKEN}, "Ready", "1 of 2 pods of the wanted template"),
+        ({"num_ready": 1, "failure": BROKEN}, "Ready", "9 GB wanted"),
+        ({"num_serving": 0, "failure": BROKEN}, "Available", "9 GB wanted"),
+        ({"num_ready": 0, "model_phase": "Fetching"}, "Ready", "furthest is at Fetching"),
+        ({"agreement": Agreement.OVERDUE, "unsettled": ("a", "b")}, "Ready", "in force on a, b"),
+        (
+            {"num_ready": 0, "agreement": Agreement.UNREACHABLE, "unreachable": tuple("abcdefg")},
+            "Ready",
+            "admin port of a, b, c, d, e and 2 more",
+        ),
+        (
+            {"stage": Stage.STARTING, "is_overdue": True, "progress_deadline_s": 1800},
+            "Progressing",
+            "rollout.progressDeadline (1800 s)",
+        ),
+        ({"num_ready": 0, "num_pods": 0, "model_phase": ""}, "ModelCached", "there is no pod"),
+        ({"num_ready": 0, "model_phase": ""}, "ModelCached", "no pod has told"),
+    ],
+)
+def test_a_message_names_pods_phases_and_limits(
+    facts: dict[str, Any], kind: str, words: str
+) -> None:
+    assert words in told(**facts)[kind].message
 
 
 def test_a_pod_without_a_device_is_progress_until_the_deadline() -> None:
@@ -106,7 +136,7 @@ def test_stages_that_alternate_for_each_pod_make_one_event() -> None:
 
 def test_every_reason_is_a_constant_that_the_schema_allows() -> None:
     allowed = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
-    for family in (conditions.Reason, FailureReason, Stage, Agreement):
+    for family in (Reason, FailureReason, Stage, Agreement):
         assert all(allowed.fullmatch(reason.value) for reason in family)
 
 

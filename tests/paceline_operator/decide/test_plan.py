@@ -283,6 +283,14 @@ def test_no_damage_to_what_is_observed_makes_it_raise(data: st.DataObject) -> No
     planning.plan(odd, START + 100)
 
 
+@pytest.mark.parametrize("spec", [None, [], "x", {}])
+def test_a_child_whose_spec_is_odd_is_no_error(spec: Any) -> None:
+    observed = observed_in_the_middle_of_a_rollout()
+    odd = tuple({**child, "spec": spec} for child in observed.children["Deployment"])
+    children = {**observed.children, "Deployment": odd}
+    assert planning.plan(replace(observed, children=children), START + 100).actions
+
+
 def test_nothing_at_all_is_no_work() -> None:
     assert (
         planning.plan(Observed(deployment={}, inputs=Inputs(engine_image="a")), 0.0).actions == ()

@@ -122,7 +122,8 @@ def test_a_crash_loop_stops_growing_and_old_pods_serve_on() -> None:
     assert len(world.pods(hash_now(world))) == 1
     assert world.condition("Ready") == ("False", "KVCacheTooSmall")
     message = objects.text(objects.condition(world.document, "Ready"), "message")
-    assert message.endswith("needs 9 blocks")
+    (broken,) = world.pods(hash_now(world))
+    assert message.endswith(f"{objects.name(broken)}: needs 9 blocks")
     world.edit(spec_of(replicas=4))
     world.settle()
     assert world.condition("Ready") == ("True", "AllPodsReady")

@@ -29,6 +29,10 @@ def recorded(world: World, number: int = 0) -> dict[str, Any]:
     return dict(json.loads(body))
 
 
+def ready_message(world: World) -> str:
+    return objects.text(objects.condition(world.document, "Ready"), "message")
+
+
 def test_a_live_change_reaches_pods_without_touching_them() -> None:
     world = settled(replicas=2)
     pods = {objects.uid(pod) for pod in world.pods()}
@@ -138,6 +142,7 @@ def test_pods_that_do_not_agree_within_a_minute_are_told() -> None:
     world.tick(61)
     world.reconcile(at_most=1)
     assert world.condition("Ready") == ("False", "SettingsNotAgreed")
+    assert objects.name(world.pods()[0]) in ready_message(world)
 
 
 def test_an_admin_port_that_does_not_answer_leaves_ready_unknown() -> None:
@@ -146,6 +151,7 @@ def test_an_admin_port_that_does_not_answer_leaves_ready_unknown() -> None:
     engine.is_reachable = False
     plan = world.reconcile()
     assert world.condition("Ready") == ("Unknown", "AdminUnreachable")
+    assert objects.name(world.pods()[0]) in ready_message(world)
     assert world.condition("Available") == ("True", "Serving")
     assert plan.requeue_after_s is not None
 

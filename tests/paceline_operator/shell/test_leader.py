@@ -84,6 +84,20 @@ def test_a_lease_given_back_can_be_taken_at_once(api: FakeApi, clock: Clock) -> 
     asyncio.run(script())
 
 
+def test_a_lease_that_another_has_taken_is_not_given_back(api: FakeApi, clock: Clock) -> None:
+    async def script() -> None:
+        one = lock(api, clock, "one")
+        await one.attempt()
+        (lease,) = api.store.of_kind("Lease")
+        lease["spec"]["holderIdentity"] = "two"
+        await one.release()
+        assert not one.is_leader()
+        (lease,) = api.store.of_kind("Lease")
+        assert lease["spec"]["holderIdentity"] == "two"
+
+    asyncio.run(script())
+
+
 def test_a_server_that_does_not_answer_leaves_the_lease_as_long_as_it_lasts(
     api: FakeApi, clock: Clock
 ) -> None:

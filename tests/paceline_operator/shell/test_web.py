@@ -1,6 +1,8 @@
 """`/healthz`, `/readyz`, `/metrics`, and what the metrics say."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 import aiohttp
 import pytest
@@ -42,6 +44,30 @@ def test_readiness_and_liveness_answer_apart() -> None:
     asyncio.run(script())
 
 
+def test_work_that_hangs_for_long_is_not_alive() -> None:
+    async def script() -> None:
+        now, begun = [0.0], asyncio.Event()
+
+        async def hang(_: Key) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        cluster = Cluster(FakeApi(Store(), lambda: 0.0))
+        queue = WorkQueue(hang, 1, clock=lambda: now[0])
+        state = metrics.State(Cache("m"), queue, cluster, Always())
+        running = asyncio.create_task(queue.run())
+        queue.add(("models", "demo"))
+        await begun.wait()
+        now[0] = metrics.STUCK_S - 1
+        assert state.is_alive()
+        now[0] = metrics.STUCK_S
+        assert not state.is_alive()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(script())
+
+
 def test_a_taken_port_is_said_at_the_start() -> None:
     async def script() -> None:
         def yes() -> bool:
@@ -59,16 +85,26 @@ def test_a_taken_port_is_said_at_the_start() -> None:
     asyncio.run(script())
 
 
-def test_metrics_count_reconciles_writes_and_deployments_by_readiness() -> None:
+def deployment(name: str, conditions: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "n", "uid": name, "resourceVersion": "1"},
+        "status": {
+            "conditions": [{"type": kind, "status": conditions[kind]} for kind in conditions]
+        },
+    }
+
+
+def test_metrics_count_reconciles_writes_and_deployments_and_name_those_that_are_down() -> None:
     cluster, cache = Cluster(FakeApi(Store(), lambda: 0.0)), Cache("m")
     cluster.num_writes["apply"] = 7
-    cache.see(
-        "LLMDeployment",
-        {
-            "metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1"},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-        },
-    )
+    good = {"Ready": "True", "Available": "True", "Degraded": "False"}
+    for name, differing in {
+        "a": {},
+        "down": {"Ready": "False", "Available": "False", "Degraded": "True"},
+        "loading": {"Ready": "False", "Available": "False"},
+        "limping": {"Ready": "False", "Degraded": "True"},
+    }.items():
+        cache.see("LLMDeployment", deployment(name, {**good, **differing}))
     counts = metrics.Reconciles()
     counts.registry.register(metrics.State(cache, WorkQueue(_nothing, 1), cluster, Always()))
     counts.told(0.02, "written")
@@ -81,4 +117,7 @@ def test_metrics_count_reconciles_writes_and_deployments_by_readiness() -> None:
     assert found["paceline_operator_reconcile_seconds_count",] == 1
     assert found["paceline_operator_api_writes_total", "apply"] == 7
     assert found["paceline_operator_deployments", "True"] == 1
+    assert found["paceline_operator_deployments", "False"] == 3
+    down = [labels for name, *labels in found if name == "paceline_operator_deployment_down"]
+    assert down == [["down", "n"]]
     assert found["paceline_operator_is_leader",] == 1
