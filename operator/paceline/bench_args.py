@@ -16,10 +16,26 @@ def add_server(parser: Any) -> None:
     add = parser.add_argument
     add("--base-url", default=DEFAULT_URL, metavar="URL", help=f"default {DEFAULT_URL}")
     add("--model", default="", metavar="NAME", help="default: the first of /v1/models")
-    add("--tokenizer", type=Path, metavar="PATH", help="prompts of words of this tokenizer.json")
-    add("--api-key-file", type=Path, metavar="FILE", help="file with the key to send")
+    add(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="prompts of words of this tokenizer.json (default: random token ids)",
+    )
+    add(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the key to send (default: none)",
+    )
     add("--seed", type=int, default=1234, help="of the workloads (default 1234)")
-    add("--steady-tokens", type=positive, default=0, metavar="N", help="of interference's streams")
+    add(
+        "--steady-tokens",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="of interference's streams (default: the workload's own)",
+    )
     add("--json", action="store_true", help="a line of JSON for each row")
 
 
@@ -34,7 +50,7 @@ def add_admin(parser: Any, *, is_token_required: bool = False) -> None:
         type=Path,
         required=is_token_required,
         metavar="FILE",
-        help="with the admin token" + ("" if is_token_required else ", if it asks for one"),
+        help="with the admin token" + ("" if is_token_required else " (default: none)"),
     )
 
 

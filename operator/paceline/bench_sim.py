@@ -37,7 +37,13 @@ def _add_sim(kinds: Any) -> None:
         metavar="NAME[@RATE],...",
         help=f"for the fit, in each round (default {DEFAULT_FIT}: all at once)",
     )
-    add("--fit-limit", type=bench_args.positive, default=16, metavar="N", help="of each (16)")
+    add(
+        "--fit-limit",
+        type=bench_args.positive,
+        default=16,
+        metavar="N",
+        help="of each (default 16)",
+    )
     parser.set_defaults(handler=bench_sim)
 
 
@@ -72,7 +78,13 @@ def _add_rounds(parser: Any, default: str) -> None:
         f"the workload says (default {default})",
     )
     add("--rounds", type=bench_args.positive, default=5, metavar="N", help="over all (default 5)")
-    add("--limit", type=bench_args.positive, default=64, metavar="N", help="requests of each (64)")
+    add(
+        "--limit",
+        type=bench_args.positive,
+        default=64,
+        metavar="N",
+        help="requests of each (default 64)",
+    )
 
 
 def bench_sim(args: argparse.Namespace) -> int:
