@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from paceline_engine.core.lanes import LaneBudget
 from paceline_engine.core.plan import AddedRequest, StepPlan
-from paceline_engine.core.slots import FULL, Int32, Slots
+from paceline_engine.core.slots import FULL, AnyRows, Int32, Rows, Slots
 from paceline_engine.core.tracked import TrackedRequest
 
 
@@ -21,8 +21,12 @@ class RowTemplate:
     """Arrays of an all-decode step that stay the same until somebody comes or goes.
 
     Plans share them, so nobody may write to them.
+
+    Attributes:
+        at: the slots as an index.
     """
 
+    at: Rows
     slots: Int32
     ones: Int32
     zeros: Int32
@@ -31,20 +35,20 @@ class RowTemplate:
     request_ids: NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: Int32, slots: Slots) -> "RowTemplate":
+    def of(cls, rows: AnyRows, slots: Slots) -> "RowTemplate":
         """For decodes in these slots."""
-        n = len(rows)
-        made = cls(
-            rows,
-            np.ones(n, dtype=np.int32),
-            np.zeros(n, dtype=np.int32),
-            np.ones(n, dtype=np.bool_),
-            slots.epoch[rows],
-            slots.request_id[rows],
+        n, at = len(rows), rows.astype(np.intp)
+        epochs, request_ids = slots.epoch[at], slots.request_id[at]
+        epochs.flags.writeable = request_ids.flags.writeable = False
+        return cls(
+            at,
+            at.astype(np.int32),
+            slots.ones[:n],
+            slots.zeros[:n],
+            slots.all_true[:n],
+            epochs,
+            request_ids,
         )
-        for array in (made.ones, made.zeros, made.samples, made.epochs, made.request_ids):
-            array.flags.writeable = False
-        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +99,11 @@ class DraftPlan:
     victims: list[TrackedRequest] | None = None
     num_preempted: int = 0
     num_recomputed: int = 0
-    _blocks: list[tuple[Int32, Int32]] = field(default_factory=list)
+    _blocks: list[tuple[Rows, Int32]] = field(default_factory=list)
     _table_slots: list[int] = field(default_factory=list)
     _table_blocks: list[int] = field(default_factory=list)
 
-    def note_blocks(self, rows: Int32, blocks: Int32) -> None:
+    def note_blocks(self, rows: Rows, blocks: Int32) -> None:
         """Blocks were appended, one to each of `rows` (a slot may stand there repeatedly)."""
         self._blocks.append((rows, blocks))
 
@@ -143,27 +147,32 @@ class DraftPlan:
             if not self.chunks:
                 return None
             decodes = RowTemplate.of(_int32(), slots)
-        rows, num_tokens, samples = decodes.slots, decodes.ones, decodes.samples
+        rows, at = decodes.slots, decodes.at
+        num_tokens, samples = decodes.ones, decodes.samples
         num_drafts, epochs, request_ids = decodes.zeros, decodes.epochs, decodes.request_ids
         draft_tokens = _int32()
         if drafts is not None:
             num_drafts, draft_tokens = drafts
             num_tokens = num_tokens + num_drafts
-            slots.drafts_in_flight[rows] = num_drafts
+            slots.drafts_in_flight[at] = num_drafts
         if self.chunks:
-            more = _int32(self.chunks)
+            more = np.array(list(self.chunks), dtype=np.intp)
             count = _int32(self.chunks.values())
             reached = slots.computed[more] + count >= slots.total[more] + slots.in_flight[more]
             yields = reached & (slots.total[more] < slots.limit[more])
-            rows = np.concatenate((rows, more))
+            at = np.concatenate((at, more))
+            rows = at.astype(np.int32)
             num_tokens = np.concatenate((num_tokens, count))
             samples = np.concatenate((samples, yields))
-            num_drafts = np.concatenate((num_drafts, np.zeros_like(count)))
-            epochs, request_ids = slots.epoch[rows], slots.request_id[rows]
-        starts = slots.computed[rows]
-        slots.computed[rows] = starts + num_tokens
-        slots.in_flight[rows] += samples
-        slots.last_step[rows] = self.step_id
+            if drafts is None:
+                num_drafts = slots.zeros[: len(rows)]
+            else:
+                num_drafts = np.concatenate((num_drafts, slots.zeros[: len(more)]))
+            epochs, request_ids = slots.epoch[at], slots.request_id[at]
+        starts = slots.computed[at]
+        slots.computed[at] = starts + num_tokens
+        slots.in_flight[at] += samples
+        slots.last_step[at] = self.step_id
         block_slots, block_ids = self._block_arrays()
         return StepPlan(
             step_id=self.step_id,
@@ -183,7 +192,7 @@ class DraftPlan:
         )
 
     def _block_arrays(self) -> tuple[Int32, Int32]:
-        parts = self._blocks
+        parts = [(rows.astype(np.int32), blocks) for rows, blocks in self._blocks]
         if self._table_slots:
             # Whole tables come first: a slot that was announced may get another block behind it.
             parts = [(_int32(self._table_slots), _int32(self._table_blocks)), *parts]

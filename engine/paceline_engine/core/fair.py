@@ -20,12 +20,11 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.accounts import DEFAULT_TENANT, Account, Accounts
 from paceline_engine.core.admission import QueuePart
-from paceline_engine.core.slots import Slots
+from paceline_engine.core.slots import Rows, Slots
 from paceline_engine.core.tracked import OrderKey, TrackedRequest
 
 PROMPT_COST = 1.0
@@ -167,7 +166,7 @@ class FairBook:
         """Place of a running prompt in the order of the budget: here taking turns costs nothing."""
         return (_account(tracked).standing, *tracked.key)
 
-    def by_need(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    def by_need(self, rows: Rows) -> Rows:
         """Slots, those of tenants that got least first, else in the order given."""
         places = np.array([self.accounts.at(i).standing for i in self._account_of[rows].tolist()])
         return rows[np.argsort(places, kind="stable")]

@@ -77,7 +77,10 @@ def _check_tenants(state: SchedulerState) -> None:
 
 
 def _check_slots(state: SchedulerState) -> None:
-    slots = state.slots
+    slots, tail = state.slots, state.expected.tail
+    num_promised = slots.promised_blocks(tail)
+    slots.forget_promises()
+    assert slots.promised_blocks(tail) == num_promised, "promised blocks are not kept up to date"
     size = state.limits.block_size
     seated = [slot for slot, tracked in enumerate(slots.tracked) if tracked is not None]
     offered = np.flatnonzero(state.offered.count).tolist()

@@ -14,9 +14,14 @@ _UNSEEN = 1.5
 
 
 class OutputTail:
-    """Mean length of outputs that reached a length, by powers of two. Mutable; learns."""
+    """Mean length of outputs that reached a length, by powers of two. Mutable; learns.
+
+    Attributes:
+        num_seen: outputs that it has learned from.
+    """
 
     def __init__(self) -> None:
+        self.num_seen = 0
         self._counts = np.zeros(len(_EDGES))
         self._sums = np.zeros(len(_EDGES))
         self._weight = 1.0  # of the next one; grows, which is cheaper than to shrink the others
@@ -24,6 +29,7 @@ class OutputTail:
 
     def observe(self, num_tokens: int) -> None:
         """A request ended by itself after so many output tokens."""
+        self.num_seen += 1
         bucket = num_tokens.bit_length()  # [2**(k-1), 2**k) is bucket k
         self._counts[bucket] += self._weight
         self._sums[bucket] += self._weight * num_tokens

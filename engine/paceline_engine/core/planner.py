@@ -60,7 +60,6 @@ def _attempt(state: SchedulerState, now: float, swap: Swap | None) -> tuple[Step
     slots = state.slots
     num_yielded = fair_relief.yield_seat(state, swap) if swap is not None else 0
     slots.compact()
-    slots.forget_promises()
     if state.fair is not None:
         state.fair.settle(slots)
     budget = state.budget
@@ -118,7 +117,7 @@ def _prefill_share(state: SchedulerState, draft: DraftPlan) -> int:
     left, target_ms = draft.lanes.total, state.settings.step_target_ms
     if target_ms is None or draft.decodes is None:
         return left
-    rows, slots = draft.decodes.slots, state.slots
+    rows, slots = draft.decodes.at, state.slots
     if not len(rows):
         return left
     decodes = step_features.of_decodes(slots.computed[rows] + 1)
@@ -155,7 +154,7 @@ def _split(state: SchedulerState, budget: int, *, is_open: bool) -> LaneBudget:
 def _leave_prefill(state: SchedulerState, draft: DraftPlan) -> None:
     """Requests whose known tokens are all planned are decodes from the next step on."""
     slots = state.slots
-    rows = np.fromiter(draft.chunks, dtype=np.int32, count=len(draft.chunks))
+    rows = np.fromiter(draft.chunks, dtype=np.intp, count=len(draft.chunks))
     done = rows[slots.computed[rows] >= slots.total[rows]]
     slots.is_prefilling[done] = False
     for slot in done.tolist():

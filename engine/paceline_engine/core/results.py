@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from paceline_engine.core import speculation, step_features
 from paceline_engine.core.plan import Int32, StepOutputs, StepPlan, StepResult, TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason
+from paceline_engine.core.slots import Rows
 from paceline_engine.core.state import InFlight, SchedulerState
 from paceline_engine.core.steady import SteadyBatch
 from paceline_engine.core.step_record import StepRecord
@@ -55,7 +56,9 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
     news, state.cached_news = state.cached_news, {}
     state.leave_steady()
     state.cache.confirm(plan.step_id)
-    valid = slots.epoch[plan.slots] == plan.epochs
+    slots.forget_promises()
+    at = plan.slots.astype(np.intp)
+    valid = slots.epoch[at] == plan.epochs
     finished: list[Finished] = []
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
     if result.prompt_logprobs:
@@ -67,16 +70,17 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
                 finished.append(state.end(tracked, FinishReason.ERROR, now, message=message))
                 valid[row] = False
     yielded = valid & plan.samples
-    index = None if yielded.all() else np.flatnonzero(yielded)
-    rows = plan.slots if index is None else plan.slots[index]
+    index = None if np.count_nonzero(yielded) == len(yielded) else yielded.nonzero()[0]
+    rows = at if index is None else at[index]
     ids = plan.request_ids if index is None else plan.request_ids[index]
     tokens = result.tokens if index is None else result.tokens[index]
     num_accepted = 0
     has_drafts = len(plan.draft_tokens) > 0  # a result may be one token wide nevertheless
     if len(rows) and not has_drafts:
         totals = _append(state, rows, tokens[:, 0])
-        _name_full_blocks(state, rows, totals, totals)
-        state.recorder.tokens(rows, None, now)
+        if state.cache.enabled and len(full := (totals % slots.block_size == 0).nonzero()[0]):
+            state.name_filled(rows[full], totals[full])
+        state.recorder.tokens(plan.slots if index is None else rows, None, now)
         finished += _end(state, rows, tokens, state.stops.judge(rows, totals, tokens), now)
     elif len(rows):
         accepted = speculation.append(state, rows, tokens)
@@ -88,7 +92,7 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
         state.recorder.discarded(accepted.num_discarded)
         finished += _end(state, rows, tokens, accepted.verdict, now)
     if result.drafts is not None:
-        goes_on = yielded & (slots.epoch[plan.slots] == plan.epochs)
+        goes_on = yielded & (slots.epoch[at] == plan.epochs)
         speculation.offer(state, plan, plan.slots[goes_on], result.drafts[goes_on])
     if index is not None:
         state.recorder.discarded(int(np.count_nonzero(plan.samples & ~valid)))
@@ -153,7 +157,7 @@ def _record(
             num_prefill_tokens=record.num_prefill_tokens,
             num_decode_tokens=record.num_decodes,
             num_draft_tokens=len(plan.draft_tokens),
-            num_drafts=int(np.count_nonzero(plan.num_drafts)),
+            num_drafts=int(np.count_nonzero(plan.num_drafts)) if len(plan.draft_tokens) else 0,
             num_accepted_tokens=num_accepted_tokens,
             kv_tokens_read=sizes.kv_tokens_read,
             attention_pairs=sizes.attention_pairs,
@@ -166,17 +170,17 @@ def _record(
     )
 
 
-def _append(state: SchedulerState, rows: Int32, tokens: Int32) -> Int32:
+def _append(state: SchedulerState, rows: Rows, tokens: Int32) -> Int32:
     """Add one token to each; returns how many each had before."""
     slots = state.slots
     totals: Int32 = slots.total[rows]
-    slots.tokens[rows, totals] = tokens
-    slots.total[rows] = totals + 1
+    slots.flat_tokens[rows * slots.tokens.shape[1] + totals] = tokens
+    slots.total[rows] = totals + slots.ones[: len(rows)]
     slots.in_flight[rows] -= 1
     return totals
 
 
-def _name_full_blocks(state: SchedulerState, rows: Int32, starts: Int32, ends: Int32) -> None:
+def _name_full_blocks(state: SchedulerState, rows: Rows, starts: Int32, ends: Int32) -> None:
     """Blocks that are full of known, computed tokens now: the last inputs filled them.
 
     A chunk's blocks were named when it was planned; naming one twice does nothing.
@@ -211,7 +215,7 @@ def _num_kept(tokens: Int32, index: NDArray[np.intp] | None, row: int) -> int:
 
 
 def _end(
-    state: SchedulerState, rows: Int32, tokens: Int32, verdict: Verdict, now: float
+    state: SchedulerState, rows: Rows, tokens: Int32, verdict: Verdict, now: float
 ) -> list[Finished]:
     ends = np.flatnonzero(verdict.ends != GOES_ON)
     finished = []
@@ -266,6 +270,7 @@ def restore(state: SchedulerState, failed: InFlight) -> None:
     """
     state.leave_steady()
     slots = state.slots
+    slots.forget_promises()
     void = [failed, *state.in_flight]
     kept: dict[int, int] = {}
     starts: dict[int, int] = {}

@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline_engine.core.draft_plan import DraftPlan, RowTemplate
 from paceline_engine.core.preemption import Room, make_room, preempt
-from paceline_engine.core.slots import Int32
+from paceline_engine.core.slots import Rows
 from paceline_engine.core.state import SchedulerState
 from paceline_engine.core.tracked import TrackedRequest
 
@@ -19,7 +19,7 @@ def decode_rows(state: SchedulerState) -> RowTemplate:
         slots = state.slots
         slots.compact()
         order = slots.order
-        rows = order[~slots.is_prefilling[order]] if state.prefilling else order.copy()
+        rows = order[~slots.is_prefilling[order]] if state.prefilling else order
         state.template = RowTemplate.of(rows, slots)
     return state.template
 
@@ -28,7 +28,7 @@ def plan_decodes(state: SchedulerState, draft: DraftPlan) -> None:
     """One token for each decode; a rotating start if the budget is smaller than their number."""
     slots = state.slots
     template = decode_rows(state)
-    rows = template.slots
+    rows = template.at
     if state.in_flight:
         going_on = slots.computed[rows] < slots.compute_end[rows]
         going_on &= slots.drafts_in_flight[rows] == 0  # where such a row goes on is not known yet
@@ -57,13 +57,13 @@ def plan_decodes(state: SchedulerState, draft: DraftPlan) -> None:
         _give_while_short(state, draft, takers)
 
 
-def _give(state: SchedulerState, draft: DraftPlan, takers: Int32) -> None:
+def _give(state: SchedulerState, draft: DraftPlan, takers: Rows) -> None:
     blocks = state.pool.allocate_many_one(len(takers))
     state.slots.append_one_each(takers, blocks)
     draft.note_blocks(takers, blocks)
 
 
-def _give_while_short(state: SchedulerState, draft: DraftPlan, takers: Int32) -> None:
+def _give_while_short(state: SchedulerState, draft: DraftPlan, takers: Rows) -> None:
     """Best request first, so that nobody takes what a better one was refused."""
     asking = sorted((state.slots.at(slot) for slot in takers.tolist()), key=state.rank)
     for tracked in asking:
@@ -74,7 +74,7 @@ def _give_while_short(state: SchedulerState, draft: DraftPlan, takers: Int32) ->
             continue
         room = make_room(state, draft, tracked, 1)
         if room is Room.MADE:
-            _give(state, draft, np.array([tracked.slot], dtype=np.int32))
+            _give(state, draft, np.array([tracked.slot], dtype=np.intp))
             continue
         draft.is_refused = True
         if room is Room.NONE:

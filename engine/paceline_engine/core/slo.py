@@ -92,8 +92,9 @@ class SloJudge:
         self._bins = bins
 
     def start(self, row: int) -> None:
-        """A new request takes `row`."""
-        self._bins[row] = 0
+        """A new request takes `row`; without a target there is nothing in it."""
+        if self._itl:
+            self._bins[row] = 0
 
     def gaps(self, rows: NDArray[np.int64], gaps: NDArray[np.float64]) -> None:
         """One gap of each row (each row once)."""

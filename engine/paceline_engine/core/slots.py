@@ -3,6 +3,8 @@
 A slot is a row in every array here and in the runner's buffers. The scheduler gives slots out.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,10 @@ from paceline_engine.core.tracked import TrackedRequest
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+Rows = NDArray[np.intp]
+"""Slots as an index: of numpy's own type, an index is several times cheaper than one of int32."""
+AnyRows = NDArray[np.signedinteger[Any]]
+"""The same, or as plans have them."""
 
 _GROWTH_SHARE = 0.5
 NUM_GROUPS = 1
@@ -40,6 +46,10 @@ class Slots:
         tokens: [slots, width] int32, known tokens; grows in width.
         tokens_by_block: the same memory as [slots, blocks, block_size].
         tables: [groups, slots, blocks] int32, block tables; num_blocks: [groups, slots].
+        flat_tokens, flat_blocks, flat_tables: the same memory as [slots * width], as
+            [slots * blocks, block_size], and the tables of full attention as [slots * blocks]; an
+            index of one dimension (`entries`) is several times cheaper than one of two or three.
+        ones, zeros, all_true: [slots] that nobody can write to; plans share parts of them.
         tracked: the request in each slot.
     """
 
@@ -60,19 +70,27 @@ class Slots:
         self.request_id = np.full(n, -1, dtype=np.int64)
         self.is_prefilling = np.zeros(n, dtype=np.bool_)
         self.is_seated = np.zeros(n, dtype=np.bool_)
-        self._set_tokens(np.zeros((n, 8 * limits.block_size), dtype=np.int32))
-        self.tables = np.zeros((NUM_GROUPS, n, 8), dtype=np.int32)
+        self._set_widths(
+            np.zeros((NUM_GROUPS, n, 8), dtype=np.int32),
+            np.zeros((n, 8 * limits.block_size), dtype=np.int32),
+        )
+        self.ones, self.zeros = np.ones(n, dtype=np.int32), np.zeros(n, dtype=np.int32)
+        self.all_true = np.ones(n, dtype=np.bool_)
+        for constant in (self.ones, self.zeros, self.all_true):
+            constant.flags.writeable = False
         self.num_blocks = np.zeros((NUM_GROUPS, n), dtype=np.int32)
-        self._order = np.empty(n, dtype=np.int32)
+        self._order = np.empty(n, dtype=np.intp)
         self._num_ordered = 0
         self.tracked: list[TrackedRequest | None] = [None] * n
         self.num_seated = 0
         self._free = list(range(n - 1, -1, -1))
         self._is_stale = False
-        self._num_promised = -1  # not counted since a table changed
+        self._num_promised = -1  # not counted since something changed that it depends on
+        self._num_seen = -1  # outputs that had ended then
+        self._final_blocks = np.zeros(n, dtype=np.int32)  # as it was counted, by slot
 
     @property
-    def order(self) -> Int32:
+    def order(self) -> Rows:
         """[running] slots in the order of admission: a view, read it before anything changes."""
         return self._order[: self._num_ordered]
 
@@ -162,13 +180,20 @@ class Slots:
         self.owned[slot] = end * self.block_size
         self._num_promised = -1
 
-    def append_one_each(self, slots: Int32, blocks: Int32) -> None:
+    def entries(self, slots: Rows, index: NDArray[np.integer[Any]]) -> Rows:
+        """Where entry `index` of each table, and its tokens, stand in the flat arrays."""
+        places: Rows = slots * self.tables.shape[2] + index
+        return places
+
+    def append_one_each(self, slots: Rows, blocks: Int32) -> None:
         """Append one block to each of several tables."""
-        at = self.num_blocks[FULL, slots]
-        self.tables[FULL, slots, at] = blocks
-        self.num_blocks[FULL, slots] = at + 1
+        num_blocks = self.num_blocks[FULL]
+        at = num_blocks[slots]
+        self.flat_tables[self.entries(slots, at)] = blocks
+        num_blocks[slots] = at + 1
         self.owned[slots] += self.block_size
-        self._num_promised = -1
+        if self._num_promised >= 0:  # to count again takes several times as long
+            self._num_promised -= int(np.count_nonzero(self._final_blocks[slots] > at))
 
     def truncate(self, slot: int, num_tokens: int) -> list[int]:
         """Keep the blocks of the first `num_tokens` (whole blocks); the others, tail first."""
@@ -187,14 +212,16 @@ class Slots:
         are now: a request that outlived its forecast goes on, but not all of them are at their
         longest at the same time.
         """
-        if self._num_promised < 0:
+        if self._num_promised < 0 or self._num_seen != tail.num_seen:
+            self._num_seen = tail.num_seen
             order = self.order[self.is_seated[self.order]]
-            prompt, have = self.num_prompt[order], self.num_blocks[FULL, order]
-            total = self.total[order]
-            growth = tail.expected(total - prompt) - (total - prompt)
+            have, total = self.num_blocks[FULL][order], self.total[order]
+            output = total - self.num_prompt[order]
+            growth = tail.expected(output) - output
             final = np.minimum(total + _GROWTH_SHARE * growth, self.compute_end[order])
             blocks = np.maximum(self.promised[order], np.ceil(final / self.block_size))
-            self._num_promised = int(np.maximum(blocks - have, 0).sum())
+            self._final_blocks[order] = blocks
+            self._num_promised = int(np.add.reduce(np.maximum(blocks - have, 0)))
         return self._num_promised
 
     def forget_promises(self) -> None:
@@ -206,9 +233,9 @@ class Slots:
         self.promised[slot] = num_blocks
         self._num_promised = -1
 
-    def set_num_blocks(self, slots: Int32, num_blocks: Int32) -> None:
+    def set_num_blocks(self, slots: Rows, num_blocks: Int32) -> None:
         """Tables of several slots have grown to [m] so many blocks, written before."""
-        self.num_blocks[FULL, slots] = num_blocks
+        self.num_blocks[FULL][slots] = num_blocks
         self.owned[slots] = num_blocks * self.block_size
         self._num_promised = -1
 
@@ -226,9 +253,11 @@ class Slots:
         tables[:, :, :have] = self.tables
         tokens = np.zeros((len(self.total), num_blocks * self.block_size), dtype=np.int32)
         tokens[:, : self.tokens.shape[1]] = self.tokens
-        self.tables = tables
-        self._set_tokens(tokens)
+        self._set_widths(tables, tokens)
 
-    def _set_tokens(self, tokens: Int32) -> None:
-        self.tokens = tokens
+    def _set_widths(self, tables: Int32, tokens: Int32) -> None:
+        self.tables, self.tokens = tables, tokens
         self.tokens_by_block = tokens.reshape(len(tokens), -1, self.block_size)
+        self.flat_tokens = tokens.reshape(-1)
+        self.flat_blocks = tokens.reshape(-1, self.block_size)
+        self.flat_tables = tables[FULL].reshape(-1)

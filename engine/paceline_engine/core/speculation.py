@@ -16,6 +16,7 @@ import numpy as np
 from paceline_crds.settings import EngineSettings, SpeculativeMethod
 from paceline_engine.core.draft_plan import DraftPlan, PlannedDrafts
 from paceline_engine.core.plan import Int32, StepPlan, StepResult
+from paceline_engine.core.slots import Rows
 from paceline_engine.core.stop import Verdict
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def plan_drafts(state: "SchedulerState", draft: DraftPlan, *, is_open: bool) -> 
     offered, decodes = state.offered, draft.decodes
     if not offered.has_any or decodes is None:
         return
-    slots, rows = state.slots, decodes.slots
+    slots, rows = state.slots, decodes.at
     wanted = np.minimum(offered.count[rows], max_drafts(state.settings))
     # A row of d drafts yields up to d + 1 tokens; one that waits for a result has no known end.
     wanted = np.minimum(wanted, slots.limit[rows] - slots.total[rows] - 1)
@@ -115,7 +116,7 @@ def _within(wanted: Int32, budget: int) -> Int32:
     return np.minimum(wanted, np.int32(np.flatnonzero(sums <= budget)[-1]))
 
 
-def _reserve(state: "SchedulerState", draft: DraftPlan, rows: Int32, counts: Int32) -> Int32:
+def _reserve(state: "SchedulerState", draft: DraftPlan, rows: Rows, counts: Int32) -> Int32:
     """Append the blocks that drafts reach into, or trim all drafts to the blocks there are."""
     slots, size = state.slots, state.limits.block_size
     beyond = slots.computed[rows] + 1 + counts - slots.owned[rows]
@@ -153,7 +154,7 @@ class Accepted:
     num_discarded: int
 
 
-def append(state: "SchedulerState", rows: Int32, tokens: Int32) -> Accepted:
+def append(state: "SchedulerState", rows: Rows, tokens: Int32) -> Accepted:
     """Add each row's tokens up to its end, and take back what rejected drafts had advanced.
 
     Args:

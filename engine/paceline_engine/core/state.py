@@ -19,7 +19,7 @@ from paceline_engine.core.plan import AddedRequest, StepPlan
 from paceline_engine.core.prefix_cache import PrefixCache
 from paceline_engine.core.queues import WaitingQueue, order_key
 from paceline_engine.core.request import Finished, FinishReason
-from paceline_engine.core.slots import FULL, Int32, Slots
+from paceline_engine.core.slots import Int32, Rows, Slots
 from paceline_engine.core.speculation import OfferedDrafts
 from paceline_engine.core.stats import Recorder
 from paceline_engine.core.steady import SteadyBatch
@@ -349,16 +349,19 @@ class SchedulerState:
                 book.seated(tracked, int(self.slots.computed[slot]), int(self.slots.total[slot]))
 
     def _note_prompt_head(self, tracked: TrackedRequest) -> None:
-        keys = tracked.chain.keys[: tracked.num_prompt_tokens // self.limits.block_size]
-        if keys:
-            self.recorder.prompt_head(keys[:HEAD_BLOCKS][-1], keys[-1])
+        keys = tracked.chain.keys
+        num_blocks = min(len(keys), tracked.num_prompt_tokens // self.limits.block_size)
+        if num_blocks:
+            head = keys[min(num_blocks, HEAD_BLOCKS) - 1]
+            self.recorder.prompt_head(head, keys[num_blocks - 1])
 
-    def name_filled(self, rows: Int32, ends: Int32) -> None:
+    def name_filled(self, rows: Rows, ends: Int32) -> None:
         """Name the block of each row that ends at `ends`; its tokens are computed."""
         slots, size = self.slots, self.limits.block_size
         index = ends // size - 1
-        windows = slots.tokens_by_block[rows, index]
-        blocks = slots.tables[FULL, rows, index].tolist()
+        entries = slots.entries(rows, index)
+        windows = slots.flat_blocks.take(entries, axis=0)
+        blocks = slots.flat_tables[entries].tolist()
         chains = [slots.at(slot).chain for slot in rows.tolist()]
         self.cache.insert_last(chains, index.tolist(), blocks, windows)
 

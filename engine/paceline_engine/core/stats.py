@@ -22,13 +22,13 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core import settings_series
 from paceline_engine.core.histogram import Histogram
 from paceline_engine.core.limits import EngineLimits
-from paceline_engine.core.plan import Int32
 from paceline_engine.core.prompt_heads import PromptHeads
 from paceline_engine.core.request import Finished, FinishReason, Request
 from paceline_engine.core.request_log import EndedRequest, RequestLog
 from paceline_engine.core.request_rows import RequestRows
 from paceline_engine.core.request_tally import RequestTally
 from paceline_engine.core.slo import SloJudge, SloTargets
+from paceline_engine.core.slots import AnyRows
 from paceline_engine.core.snapshot import Labels, StatsSnapshot
 from paceline_engine.core.step_record import StepRecord
 from paceline_engine.core.step_tally import StepTally
@@ -179,7 +179,7 @@ class Recorder:
         rows.preemptions[row] += 1
         self._counters[metrics.PREEMPTIONS] += 1
 
-    def tokens(self, slots: Int32, counts: NDArray[np.integer[Any]] | None, now: float) -> None:
+    def tokens(self, slots: AnyRows, counts: NDArray[np.integer[Any]] | None, now: float) -> None:
         """Requests got tokens that count.
 
         Args:

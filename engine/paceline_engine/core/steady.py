@@ -10,14 +10,11 @@ somebody else wants to read them (`settle`).
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline_engine.core.draft_plan import RowTemplate
 from paceline_engine.core.plan import StepOutputs, StepPlan, StepResult
 from paceline_engine.core.prefix_cache import HashChain
-from paceline_engine.core.slots import FULL, Int32, Slots
-
-Indices = NDArray[np.intp]
+from paceline_engine.core.slots import Int32, Rows, Slots
 
 if TYPE_CHECKING:
     from paceline_engine.core.state import SchedulerState
@@ -41,8 +38,8 @@ class _Phase:
         self.chains: list[HashChain] = [slots.at(slot).chain for slot in rows.tolist()]
         current = (computed - 1) // slots.block_size
         self.indices: list[int] = current.tolist()  # table entry each is filling; -1 before any
-        self._tables = slots.tables[FULL].reshape(-1)
-        self._entries: Indices = rows.astype(np.intp) * slots.tables.shape[2] + current
+        self._tables = slots.flat_tables
+        self._entries = slots.entries(rows.astype(np.intp), current)
         self._ones = np.ones_like(self._entries)
         self.blocks: list[int] = self._tables[self._entries].tolist()
 
@@ -69,7 +66,7 @@ class SteadyBatch:
     """
 
     def __init__(self, slots: Slots, template: RowTemplate) -> None:
-        rows, size = template.slots, slots.block_size
+        rows, size = template.at, slots.block_size
         self.template = template
         self.num_planned = self.num_applied = 0
         self.last_step = -1
@@ -79,7 +76,7 @@ class SteadyBatch:
         self._first_sum = int(np.add.reduce(self._first))
         self._room = int((slots.limit[rows] - slots.total[rows]).min())
         phase = self._first % size
-        order: Indices = np.argsort(phase, kind="stable")
+        order: Rows = np.argsort(phase, kind="stable")
         self._order = order
         self._ends: list[int] = np.searchsorted(phase[order], np.arange(size + 1)).tolist()
         self._phases: list[_Phase | None] = [None] * size  # made when their turn comes
@@ -87,8 +84,8 @@ class SteadyBatch:
         # is one rectangle. It begins with those before this batch, so it holds the last `size` at
         # any moment; tokens from row `_written` on are not yet in the slots' array.
         self._log = np.empty(((1 + _LOG_BLOCKS) * size, len(rows)), dtype=np.int32)
-        self._tokens = slots.tokens.reshape(-1)
-        self._ends_at: Indices = rows[order].astype(np.intp) * slots.tokens.shape[1]
+        self._tokens = slots.flat_tokens
+        self._ends_at: Rows = rows[order] * slots.tokens.shape[1]
         self._ends_at += self._starts[order] + 1  # where the next token of each belongs
         self._log[:size] = self._tokens[np.maximum(self._ends_at + np.arange(-size, 0)[:, None], 0)]
         self._row = self._written = size
@@ -97,7 +94,7 @@ class SteadyBatch:
     @staticmethod
     def fits(slots: Slots, template: RowTemplate) -> bool:
         """Whether these rows may go on in lockstep."""
-        rows = template.slots
+        rows = template.at
         if not len(rows):
             return False
         missing = slots.owned[rows] - slots.computed[rows]
@@ -178,7 +175,7 @@ class SteadyBatch:
         if self._is_settled:
             return
         self._is_settled = True
-        slots, rows = self._slots, self.template.slots
+        slots, rows = self._slots, self.template.at
         computed = self._first + self.num_planned
         slots.computed[rows] = computed
         slots.total[rows] = self._first + (1 + self.num_applied)

@@ -55,15 +55,17 @@ def of(plan: StepPlan) -> StepFeatures:
             attention_pairs=kv_tokens,
             num_sampled=num_yielding,
         )
-    tokens = plan.num_tokens.astype(np.int64)
     is_decode = plan.samples & (plan.num_tokens - plan.num_drafts == 1)
-    num_decode = int(tokens[is_decode].sum())
+    num_decode = int(np.add.reduce(plan.num_tokens[is_decode]))
+    tokens = plan.num_tokens.astype(np.int64)
+    # Each row's t * start + t * (t + 1) / 2, summed up.
+    own = (int(tokens @ tokens) + num_tokens) // 2
     return StepFeatures(
         num_rows=num_rows,
         num_prefill_tokens=num_tokens - num_decode,
         num_decode_tokens=num_decode,
         kv_tokens_read=kv_tokens,
-        attention_pairs=int((tokens * plan.starts + tokens * (tokens + 1) // 2).sum()),
+        attention_pairs=int(tokens @ plan.starts.astype(np.int64)) + own,
         num_sampled=num_yielding + int(np.add.reduce(plan.num_drafts)),
     )
 

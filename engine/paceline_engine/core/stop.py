@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from paceline_engine.core.plan import Int32
 from paceline_engine.core.request import FinishReason, SamplingParams
+from paceline_engine.core.slots import AnyRows
 
 GOES_ON, STOPPED, AT_LENGTH = 0, 1, 2
 _REASONS = {STOPPED: FinishReason.STOP, AT_LENGTH: FinishReason.LENGTH}
@@ -146,7 +147,7 @@ class StopRules:
                 return True
         return bool(self._extra_slots) and bool((tokens == self._extra[slots]).any())
 
-    def judge(self, slots: Int32, totals: Counts, tokens: Int32) -> Verdict:
+    def judge(self, slots: AnyRows, totals: Counts, tokens: Int32) -> Verdict:
         """Decide what of a step's tokens counts and who ends.
 
         Args:
@@ -172,7 +173,7 @@ class StopRules:
         ends[(room == 0) & any_end] = AT_LENGTH
         return Verdict(kept, ends.astype(np.int8))
 
-    def _judge_one(self, slots: Int32, totals: Counts, tokens: Int32) -> Verdict:
+    def _judge_one(self, slots: AnyRows, totals: Counts, tokens: Int32) -> Verdict:
         """The all-decode step: one token a row, and mostly nobody ends."""
         limit = self._limit[slots]
         at_length = totals + 1 >= limit
@@ -185,7 +186,7 @@ class StopRules:
             ends[stops & room] = STOPPED
         return Verdict(room.astype(np.int32), ends)
 
-    def _stops(self, slots: Int32, before: Counts, tokens: Int32) -> NDArray[np.bool_] | None:
+    def _stops(self, slots: AnyRows, before: Counts, tokens: Int32) -> NDArray[np.bool_] | None:
         """Same shape as `tokens`: stop ids, where min_tokens lets them count; None: none at all."""
         wide = tokens.ndim == 2
         hits: NDArray[np.bool_] | None = None

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from paceline_crds import metrics
 from paceline_engine.core.histogram import Histogram
-from paceline_engine.core.plan import Int32
 from paceline_engine.core.request_rows import RequestRows
 from paceline_engine.core.slo import SloJudge
+from paceline_engine.core.slots import AnyRows
 
 _GAPS_KEPT = 256
 
@@ -32,12 +32,12 @@ class TokenLedger:
         self._rows, self._slo = rows, slo
         self._counters, self._histograms = counters, histograms
         self._owed_tokens = 0  # counted for requests that then ended earlier
-        self._steady_slots: Int32 | None = None  # who got tokens last, all at the same moment
+        self._steady_slots: AnyRows | None = None  # who got tokens last, all at the same moment
         self._steady_at = np.empty(0, dtype=np.int64)  # their rows
         self._steady_since_s = 0.0
         self._steady_gaps: list[float] = []  # not yet written to their rows
 
-    def tokens(self, slots: Int32, counts: NDArray[np.integer[Any]] | None, now: float) -> None:
+    def tokens(self, slots: AnyRows, counts: NDArray[np.integer[Any]] | None, now: float) -> None:
         """Requests got tokens that count.
 
         Args:
@@ -53,39 +53,31 @@ class TokenLedger:
         if not len(slots):
             return
         rows = self._rows
-        at = rows.of_slot[slots]
+        at = rows.of_slot[slots.astype(np.intp)]  # an index of int32 is much slower
         if counts is None:
             counts = np.ones(len(slots), dtype=np.int32)
             self._steady_slots, self._steady_at, self._steady_since_s = slots, at, now
         last = rows.last_token_s[at]
         rows.last_token_s[at] = now
         rows.output_tokens[at] += counts
+        first = np.isnan(last).nonzero()[0]
+        if len(first):
+            self._first_tokens(at[first], now)
+            if len(first) == len(at):
+                return
+            others = np.ones(len(at), dtype=np.bool_)
+            others[first] = False
+            at, last, counts = at[others], last[others], counts[others]
         one = last[0]
-        if np.count_nonzero(last == one) == len(last):  # a decode that goes on (NaN differs)
+        if np.count_nonzero(last == one) == len(last):  # mostly: all got one in the step before
             gap = now - float(one)
             self._histograms[metrics.ITL].observe(gap, len(at))
             self._slo.equal_gaps(at, [gap])
-            self._generated(at, counts)
         else:
-            self._mixed_tokens(at, last, counts, now)
-
-    def _mixed_tokens(
-        self,
-        at: NDArray[np.int64],
-        last: NDArray[np.float64],
-        counts: NDArray[np.integer[Any]],
-        now: float,
-    ) -> None:
-        """Tokens of rows some of which have their first, or had their last at different times."""
-        is_first = np.isnan(last)
-        if is_first.any():
-            self._first_tokens(at[is_first], now)
-            at, last, counts = at[~is_first], last[~is_first], counts[~is_first]
-        if len(at):
             gaps = now - last
             self._histograms[metrics.ITL].observe_many(gaps)
             self._slo.gaps(at, gaps)
-            self._generated(at, counts)
+        self._generated(at, counts)
 
     def _tokens_again(self, now: float) -> None:
         """Everybody of the last call got one more token."""

@@ -76,11 +76,33 @@ def test_promised_blocks_follow_every_change_of_tables_and_seats() -> None:
     assert slots.promised_blocks(NOTHING_SEEN) == 10
     slots.append_blocks(first, [1, 2])
     assert slots.promised_blocks(NOTHING_SEEN) == 8
-    slots.append_one_each(np.array([first, second], dtype=np.int32), np.array([3, 4]))
+    slots.append_one_each(np.array([first, second]), np.array([3, 4]))
     assert slots.promised_blocks(NOTHING_SEEN) == 6
     slots.truncate(first, LIMITS.block_size)
     assert slots.promised_blocks(NOTHING_SEEN) == 8
-    slots.set_num_blocks(np.array([second], dtype=np.int32), np.array([3], dtype=np.int32))
+    slots.set_num_blocks(np.array([second]), np.array([3], dtype=np.int32))
     assert slots.promised_blocks(NOTHING_SEEN) == 6
     slots.unseat(second)  # before its place in the order is dropped, too
     assert slots.promised_blocks(NOTHING_SEEN) == 3
+
+
+def test_blocks_beyond_what_was_promised_take_nothing_from_the_promises() -> None:
+    slots = Slots(LIMITS)
+    first, second = (slots.seat(tracked(number, 5), 0) for number in range(2))
+    slots.promise(first, 2)
+    slots.promise(second, 9)
+    assert slots.promised_blocks(NOTHING_SEEN) == 11
+    for number, left in enumerate((9, 7, 6, 5)):
+        slots.append_one_each(np.array([first, second]), np.array([2 * number + 1, 2 * number + 2]))
+        assert slots.promised_blocks(NOTHING_SEEN) == left
+    slots.forget_promises()
+    assert slots.promised_blocks(NOTHING_SEEN) == 5
+
+
+def test_promises_are_counted_again_when_longer_outputs_are_seen() -> None:
+    slots, tail = Slots(LIMITS), OutputTail()
+    slot = slots.seat(tracked(1, 5, max_tokens=400), 0)
+    slots.promise(slot, 1)
+    before = slots.promised_blocks(tail)
+    tail.observe(300)
+    assert slots.promised_blocks(tail) > before

@@ -79,3 +79,20 @@ def test_a_lockstep_longer_than_what_is_kept_aside_loses_nothing():
     assert story.count(metrics.ITL) == 2999
     assert story.stats.value(metrics.GENERATION_TOKENS) == 3000
     assert story.stats.value(metrics.SLO_REQUESTS, result="good") == 1
+
+
+def test_a_step_of_first_tokens_and_of_gaps_of_one_length_counts_each():
+    story = Story(slo_itl_ms=1000)
+    for request in range(4):
+        story.arrive(request)
+        story.admit(request, request)
+    story.tokens(1.0, s0=1, s1=1)
+    story.tokens(3.0, s0=1, s1=1, s2=2, s3=1)
+    assert story.count(metrics.TTFT) == 4
+    assert story.count(metrics.ITL) == 2
+    assert story.total(metrics.ITL) == 4.0
+    assert story.stats.value(metrics.GENERATION_TOKENS) == 7
+    story.tokens(4.0, s1=1, s2=1)
+    story.tokens(6.0, s0=1, s1=1, s3=2)
+    assert story.count(metrics.ITL) == 7
+    assert story.total(metrics.ITL) == 4.0 + (1.0 + 1.0) + (3.0 + 2.0 + 3.0)
