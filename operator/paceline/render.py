@@ -41,7 +41,9 @@ def add_command(commands: Any) -> None:
         help="values of the chart: engine.image, engine.vllmImage and engine.podDefaults are read "
         "(default: those of the chart of this release)",
     )
-    parser.add_argument("-n", "--namespace", metavar="NAME", help="where the manifest names none")
+    parser.add_argument(
+        "-n", "--namespace", metavar="NAME", help="where the manifest names none (default: default)"
+    )
     parser.add_argument(
         "--instance",
         default="default",
@@ -53,7 +55,7 @@ def add_command(commands: Any) -> None:
         action="append",
         default=[],
         choices=_OPTIONAL_KINDS,
-        help="a kind that the cluster does not know; may be given twice",
+        help="a kind that the cluster does not know; may be given twice (default: it knows both)",
     )
     parser.set_defaults(handler=render)
 
