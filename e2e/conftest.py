@@ -79,6 +79,8 @@ def cluster() -> Iterator[Cluster]:
     KUBECONFIG names one that is somewhere; PACELINE_E2E_CLUSTER_NAME one that main.py has started
     here; otherwise two nodes are started now and taken away at the end.
     """
+    if not os.environ.get("KUBECONFIG"):
+        host_volumes.compile_sources()
     if config := os.environ.get("KUBECONFIG"):
         yield Cluster(Path(config), None)
     elif name := os.environ.get("PACELINE_E2E_CLUSTER_NAME"):

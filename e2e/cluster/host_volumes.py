@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.shell import run
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 SOURCES = ("crds", "kernels", "engine", "operator")
 
@@ -52,6 +54,15 @@ def environment() -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "HOME": "/tmp",
     }
+
+
+def compile_sources() -> None:
+    """Compile the checkout's sources: pods see them read-only, and each would compile them anew.
+
+    An engine and an operator read some 50,000 lines; without this every start costs a second.
+    """
+    rooms = [CHECKOUT / room for room in SOURCES]
+    run([sys.executable, "-m", "compileall", "-q", *rooms])
 
 
 def objects(namespace: str, extra: tuple[View, ...] = ()) -> list[dict[str, Any]]:

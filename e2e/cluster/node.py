@@ -108,6 +108,9 @@ def _kubelet(node: Node) -> dict[str, Any]:
         "kubeAPIQPS": 200,
         "kubeAPIBurst": 400,
         "nodeStatusUpdateFrequency": "5s",
+        # How often a pod is looked at that nobody changed: until then it sees its ConfigMaps of
+        # before. A minute elsewhere.
+        "syncFrequency": "5s",
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "evictionHard": {

@@ -1,5 +1,6 @@
 """An operator that is killed at its writes ends where one that lives does, with nothing twice."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,15 +26,25 @@ LIFE: tuple[Document, ...] = (
     {"service": {"port": 9000}},
 )
 """Patches of spec: create, live change, roll-out, revert, a refused spec, out of it, L0."""
+NOWHERE = "file:///models/nowhere"
+WITH_PODS: tuple[Document, ...] = (
+    {"replicas": 2},
+    {"replicas": 1},
+    {"model": {"uri": NOWHERE}},
+    {"model": {"uri": "file:///models/demo"}},
+)
+"""What only pods can show: scaled up and down, a start that fails, out of it."""
 
 
 def live(deployment: Deployment, replicas: int) -> None:
-    """Create it, and change it as LIFE says."""
+    """Create it, and change it as LIFE says, and WITH_PODS where there are any."""
     deployment.apply(replicas=replicas)
-    for patch in LIFE:
+    for patch in (*LIFE, *(WITH_PODS if replicas else ())):
         deployment.edit(patch)
         if patch.get("tensorParallelSize"):
             deployment.wait_condition("ConfigValid", "False", "NotSupported")
+        elif patch.get("model", {}).get("uri") == NOWHERE:
+            deployment.wait_condition("Ready", "False", "DownloadFailed", 300)
         else:
             deployment.wait_ready()
     deployment.wait_children(1)
@@ -106,5 +117,7 @@ def test_killed_before_and_after_every_write(
     def rule(number: int) -> When | None:
         return When.BEFORE if number % 2 else When.AFTER
 
+    began = time.monotonic()
     gate = killed_in_life(namespace, operator, tmp_path, rule, replicas)
-    tell(f"{len(gate.writes)} writes, killed at {gate.num_kills}")
+    took = time.monotonic() - began
+    tell(f"{len(gate.writes)} writes, killed at {gate.num_kills}, {took:.0f} s")
