@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import bench_kv_dtype, bench_tuner
+from paceline.arguments import above_zero, positive, seed, text_in
 from paceline.errors import EXIT_OK, CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -27,7 +28,7 @@ def add_command(commands: Any) -> None:
     bench_tuner.add_command(kinds)
     _add_sim(kinds)
     shown = kinds.add_parser("workloads", help="list the workloads and what batching can gain")
-    shown.add_argument("--seed", type=int, default=1234, help="of the workloads (default 1234)")
+    shown.add_argument("--seed", type=seed, default=1234, help="of the workloads (default 1234)")
     shown.set_defaults(handler=list_workloads)
 
 
@@ -36,7 +37,7 @@ def _add_scheduler(kinds: Any) -> None:
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
     parser.add_argument(
         "--running",
-        type=_positive,
+        type=positive,
         nargs="+",
         metavar="N",
         help="numbers of running requests (default 64 256 1024)",
@@ -71,14 +72,14 @@ def _add_serve(kinds: Any) -> None:
     )
     add(
         "--rate",
-        type=float,
+        type=above_zero,
         default=1.0,
         metavar="R",
         help="requests a second, mode poisson (default 1)",
     )
     add(
         "--concurrency",
-        type=_positive,
+        type=positive,
         default=16,
         metavar="N",
         help="in flight, mode closed (default 16)",
@@ -92,14 +93,14 @@ def _add_serve(kinds: Any) -> None:
     )
     add(
         "--limit",
-        type=_positive,
+        type=positive,
         default=0,
         metavar="N",
         help="only the first N requests (default: all)",
     )
     add(
         "--repeats",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="rounds over the workloads (default 1)",
@@ -127,7 +128,7 @@ def _add_interference(kinds: Any) -> None:
     add("--admin-token-file", type=Path, required=True, metavar="FILE", help="with the admin token")
     add(
         "--budgets",
-        type=_positive,
+        type=positive,
         nargs="+",
         default=[64, 128, 256, 512, 2048],
         metavar="N",
@@ -135,7 +136,7 @@ def _add_interference(kinds: Any) -> None:
     )
     add(
         "--factors",
-        type=float,
+        type=above_zero,
         nargs="+",
         default=[1.5, 2.0, 3.0],
         metavar="F",
@@ -143,7 +144,7 @@ def _add_interference(kinds: Any) -> None:
     )
     add(
         "--rounds",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="of everything; medians count (default 1)",
@@ -179,9 +180,9 @@ def _add_sim(kinds: Any) -> None:
         metavar="NAME[,NAME]",
         help="what is compared (default shared_prefix,interference,heavy_tail)",
     )
-    add("--rate", type=float, default=1.0, metavar="R", help="requests a second (default 1)")
-    add("--rounds", type=_positive, default=5, metavar="N", help="over all workloads (default 5)")
-    add("--limit", type=_positive, default=64, metavar="N", help="requests of each (default 64)")
+    add("--rate", type=above_zero, default=1.0, metavar="R", help="requests a second (default 1)")
+    add("--rounds", type=positive, default=5, metavar="N", help="over all workloads (default 5)")
+    add("--limit", type=positive, default=64, metavar="N", help="requests of each (default 64)")
     parser.set_defaults(handler=bench_sim)
 
 
@@ -202,21 +203,15 @@ def _add_server(parser: Any) -> None:
         metavar="FILE",
         help="file with the key to send (default: none)",
     )
-    add("--seed", type=int, default=1234, help="of the workloads (default 1234)")
+    add("--seed", type=seed, default=1234, help="of the workloads (default 1234)")
     add(
         "--steady-tokens",
-        type=_positive,
+        type=positive,
         default=0,
         metavar="N",
         help="of interference's streams (default: the workload's own)",
     )
     add("--json", action="store_true", help="a line of JSON for each row")
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number >= 1 is needed, got {text!r}")
-    return int(text)
 
 
 def bench_scheduler(args: argparse.Namespace) -> int:
@@ -362,7 +357,7 @@ def _secret_in(file: Path | None, flag: str) -> str:
     """The first line of a file that is no comment; empty without a file."""
     if file is None:
         return ""
-    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [line.strip() for line in text_in(file, flag).splitlines()]
     given = [line for line in lines if line and not line.startswith("#")]
     if not given:
         raise CommandError(f"{flag}: {file} must hold a line, got an empty file")
