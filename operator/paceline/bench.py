@@ -5,7 +5,8 @@ import json
 from typing import Any
 
 from paceline import bench_kv_dtype, bench_sim, bench_tuner
-from paceline.bench_args import add_admin, add_server, positive, secret_in, vocabulary, write_line
+from paceline.arguments import above_zero, positive, seed
+from paceline.bench_args import add_admin, add_server, secret_in, vocabulary, write_line
 from paceline.errors import EXIT_OK, CommandError
 
 DEFAULT_WORKLOADS = "mixed"
@@ -24,7 +25,7 @@ def add_command(commands: Any) -> None:
     bench_tuner.add_command(kinds)
     bench_sim.add_commands(kinds)
     shown = kinds.add_parser("workloads", help="list the workloads and what batching can gain")
-    shown.add_argument("--seed", type=int, default=1234, help="of the workloads (default 1234)")
+    shown.add_argument("--seed", type=seed, default=1234, help="of the workloads (default 1234)")
     shown.set_defaults(handler=list_workloads)
 
 
@@ -68,7 +69,7 @@ def _add_serve(kinds: Any) -> None:
     )
     add(
         "--rate",
-        type=float,
+        type=above_zero,
         default=1.0,
         metavar="R",
         help="requests a second, mode poisson (default 1)",
@@ -129,7 +130,7 @@ def _add_interference(kinds: Any) -> None:
     )
     add(
         "--factors",
-        type=float,
+        type=above_zero,
         nargs="+",
         default=[1.5, 2.0, 3.0],
         metavar="F",

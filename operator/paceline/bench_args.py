@@ -1,10 +1,10 @@
 """What the parts of `paceline bench` that talk to a server have in common: flags and readers."""
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
+from paceline.arguments import positive, seed, text_in
 from paceline.errors import CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -28,7 +28,7 @@ def add_server(parser: Any) -> None:
         metavar="FILE",
         help="file with the key to send (default: none)",
     )
-    add("--seed", type=int, default=1234, help="of the workloads (default 1234)")
+    add("--seed", type=seed, default=1234, help="of the workloads (default 1234)")
     add(
         "--steady-tokens",
         type=positive,
@@ -54,13 +54,6 @@ def add_admin(parser: Any, *, is_token_required: bool = False) -> None:
     )
 
 
-def positive(text: str) -> int:
-    """A whole number >= 1, for argparse."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number >= 1 is needed, got {text!r}")
-    return int(text)
-
-
 def vocabulary(tokenizer: Path | None) -> Any:
     """What prompts are made of."""
     from paceline_engine.bench.workloads import Vocabulary
@@ -72,7 +65,7 @@ def secret_in(file: Path | None, flag: str) -> str:
     """The first line of a file that is no comment; empty without a file."""
     if file is None:
         return ""
-    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [line.strip() for line in text_in(file, flag).splitlines()]
     given = [line for line in lines if line and not line.startswith("#")]
     if not given:
         raise CommandError(f"{flag}: {file} must hold a line, got an empty file")

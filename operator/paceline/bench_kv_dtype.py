@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from paceline.arguments import positive, text_in
 from paceline.errors import EXIT_OK, EXIT_START_FAILED, CommandError
 
 _MAX_PROMPT_TOKENS = 1024
@@ -29,10 +30,10 @@ def add_command(kinds: Any) -> None:
         help="text whose perplexity is taken, may be repeated (default: the texts of the start)",
     )
     parser.add_argument(
-        "--max-tokens", type=int, default=64, metavar="N", help="of an output (default 64)"
+        "--max-tokens", type=positive, default=64, metavar="N", help="of an output (default 64)"
     )
     parser.add_argument(
-        "--prompts", type=int, default=40, metavar="N", help="each (40/N)-th (default 40)"
+        "--prompts", type=positive, default=40, metavar="N", help="each (40/N)-th (default 40)"
     )
     parser.add_argument(
         "--dtype",
@@ -59,7 +60,7 @@ def bench_kv_dtype(args: argparse.Namespace) -> int:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         every = varied_prompts()
         prompts = every[:: max(1, len(every) // args.prompts)]
-        texts = [path.read_text(encoding="utf-8") for path in args.text or ()] or list(TEXTS)
+        texts = [text_in(path, "--text") for path in args.text or ()] or list(TEXTS)
         figures = kv_dtype.measure(
             folder,
             EngineSettings(dtype=args.dtype),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline import bench_args
+from paceline.arguments import positive
 from paceline.errors import EXIT_OK, CommandError
 from paceline.flag_values import changes_of
 
@@ -39,7 +40,7 @@ def _add_sim(kinds: Any) -> None:
     )
     add(
         "--fit-limit",
-        type=bench_args.positive,
+        type=positive,
         default=16,
         metavar="N",
         help="of each (default 16)",
@@ -77,10 +78,10 @@ def _add_rounds(parser: Any, default: str) -> None:
         help="what is compared, at so many requests a second; without a rate all at once, or as "
         f"the workload says (default {default})",
     )
-    add("--rounds", type=bench_args.positive, default=5, metavar="N", help="over all (default 5)")
+    add("--rounds", type=positive, default=5, metavar="N", help="over all (default 5)")
     add(
         "--limit",
-        type=bench_args.positive,
+        type=positive,
         default=64,
         metavar="N",
         help="requests of each (default 64)",

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from paceline.arguments import above_zero
 from paceline.errors import EXIT_OK, CommandError
 
 DEFAULT_TUNED_S = 900.0
@@ -24,7 +25,7 @@ def add_command(kinds: Any) -> None:
     )
     parser.add_argument(
         "--tuned-s",
-        type=float,
+        type=above_zero,
         default=DEFAULT_TUNED_S,
         metavar="S",
         help=f"simulated seconds that the tuner has (default {DEFAULT_TUNED_S:g})",

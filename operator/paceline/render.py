@@ -1,6 +1,7 @@
 """`paceline render -f manifest.yaml`: what the operator would create, without a cluster."""
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,11 +70,17 @@ def render(args: argparse.Namespace) -> int:
     from paceline.run import read_manifest
     from paceline_operator.decide import preview
     from paceline_operator.decide.observed import Config
+    from paceline_operator.resources.config import NAMESPACE
     from paceline_operator.resources.parse import Refused
 
     deployment = read_manifest(args.file)
     manifest = deployment.model_dump(mode="json", by_alias=True, exclude_none=True)
     if args.namespace:
+        if not re.fullmatch(NAMESPACE, args.namespace):
+            raise CommandError(
+                "-n/--namespace must be lower-case letters, digits and dashes, at most 63, got "
+                f"{args.namespace!r}"
+            )
         manifest["metadata"].setdefault("namespace", args.namespace)
     config = Config(
         instance=args.instance,
@@ -96,7 +103,7 @@ def inputs_of(values: Mapping[str, Any]) -> "Inputs":
     from paceline_engine import release
     from paceline_operator.decide.observed import Inputs
 
-    engine = values.get("engine") or {}
+    engine = _group(values, "engine")
     version = release.version()
     return Inputs(
         engine_image=_image(
@@ -105,8 +112,15 @@ def inputs_of(values: Mapping[str, Any]) -> "Inputs":
             "latest" if version == release.FROM_SOURCE else version,
         ),
         vllm_image=_image(engine.get("vllmImage"), *_VLLM_IMAGE),
-        pod_defaults=engine.get("podDefaults") or {},
+        pod_defaults=_group(engine, "podDefaults", "engine."),
     )
+
+
+def _group(values: Mapping[str, Any], name: str, within: str = "") -> Mapping[str, Any]:
+    group = values.get(name) or {}
+    if not isinstance(group, Mapping):
+        raise CommandError(f"--values: {within}{name} must be a mapping, got {group!r}")
+    return group
 
 
 def _image(value: Any, repository: str, tag: str) -> str:

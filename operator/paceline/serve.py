@@ -237,7 +237,7 @@ def end_with_parent(parent_pid: int) -> None:
     Raises:
         CommandError: the parent has gone already.
     """
-    from paceline_engine.serve import parent
+    from paceline_engine import parent
 
     parent.end_with_parent(signal.SIGTERM)
     if os.getppid() != parent_pid:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.arguments import not_negative, positive, seed
 from paceline.errors import EXIT_OK, CommandError
 from paceline.flag_values import changes_of
 from paceline_crds import flags
@@ -34,17 +35,17 @@ def add_command(commands: Any) -> None:
         metavar="NAME",
         help="`--workload list` lists them (default chat)",
     )
-    add("--requests", type=_positive, metavar="N", help=f"how many (default {DEFAULT_REQUESTS})")
+    add("--requests", type=positive, metavar="N", help=f"how many (default {DEFAULT_REQUESTS})")
     add(
         "--rate",
-        type=_not_negative,
+        type=not_negative,
         default=DEFAULT_RATE,
         metavar="R",
         help=f"requests a second on average, 0: all at once (default {DEFAULT_RATE:g})",
     )
     add(
         "--concurrency",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="so many clients that wait, in place of --rate (default: none)",
     )
@@ -76,7 +77,7 @@ def add_command(commands: Any) -> None:
         help="with --replay: a setting to try, as in a manifest (maxNumBatchedTokens=4096; "
         "default: as recorded)",
     )
-    add("--seed", type=int, default=1234, help="of lengths, arrivals and jitter (default 1234)")
+    add("--seed", type=seed, default=1234, help="of lengths, arrivals and jitter (default 1234)")
     add(
         "--plot",
         type=Path,
@@ -88,22 +89,6 @@ def add_command(commands: Any) -> None:
     parser.set_defaults(handler=simulate)
 
 
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number >= 1 is needed, got {text!r}")
-    return int(text)
-
-
-def _not_negative(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"a number >= 0 is needed, got {text!r}")
-    return value
-
-
 def simulate(args: argparse.Namespace) -> int:
     """Answer one question."""
     if args.workload == "list":
@@ -111,6 +96,8 @@ def simulate(args: argparse.Namespace) -> int:
 
         print("\n".join(workload.NAMES))
         return EXIT_OK
+    if args.plot and (args.plot.is_dir() or not args.plot.absolute().parent.is_dir()):
+        raise CommandError(f"--plot must be a file in a folder that exists, got {args.plot}")
     if args.replay:
         return _replay(args)
     if args.set:
@@ -173,6 +160,8 @@ def _simulator(args: argparse.Namespace, policy: str) -> tuple[Any, str]:
     from numpy.random import default_rng
 
     from paceline_crds.errors import InvalidSettings
+    from paceline_engine.core.errors import StartFailed
+    from paceline_engine.core.unsupported import refuse_at_start
     from paceline_engine.sim import device, recording, what_if, workload
     from paceline_engine.sim.arrivals import ClosedLoop, OpenLoop
     from paceline_engine.sim.jitter import Jitter
@@ -191,6 +180,7 @@ def _simulator(args: argparse.Namespace, policy: str) -> tuple[Any, str]:
     cost: StepCost
     try:
         settings = flags.settings_from_args(args)
+        refuse_at_start(settings)
         if args.fit:
             found = recording.load(args.fit)
             fitted = what_if.fit_of(found)
@@ -210,7 +200,7 @@ def _simulator(args: argparse.Namespace, policy: str) -> tuple[Any, str]:
             note = f"step times of a roofline, {args.model_shape} on {args.device}"
         limits = limits_of(settings, settings.num_kv_blocks or blocks)
         sim = Simulator(settings, limits, cost, arrivals, policy=Policy(policy), jitter=jitter)
-    except (InvalidSettings, recording.BadRecording, ValueError) as error:
+    except (InvalidSettings, StartFailed, recording.BadRecording, ValueError) as error:
         raise CommandError(str(error)) from error
     return sim, f"{note}, {limits.num_blocks - 1:,} KV blocks"
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import ssl
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -10,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.arguments import text_in
 from paceline.errors import EXIT_OK, CommandError
 from paceline_crds import durations
 
@@ -104,8 +106,8 @@ def tune(args: argparse.Namespace) -> int:
     if args.window < 1:
         raise CommandError(f"--window must be >= 1s, got {args.window:g} s")
     spec = _spec(args.file)
-    token = _text_of(args.bearer_token_file)
-    ca_file = str(args.ca_file) if args.ca_file else ""
+    token = _token_in(args.bearer_token_file)
+    ca_file = _authority(args.ca_file)
     window_s, now = int(args.window), args.at or time.time()
     with closing(Prometheus(args.prometheus, token=token, ca_file=ca_file)) as prometheus:
         found = fleet.find(prometheus, args.selector, window_s, now)
@@ -133,8 +135,24 @@ def _spec(file: str | None) -> "LLMDeploymentSpec | None":
     return read_manifest(file).spec
 
 
-def _text_of(file: Path | None) -> str:
-    return file.read_text(encoding="utf-8").strip() if file else ""
+def _token_in(file: Path | None) -> str:
+    token = text_in(file, "--bearer-token-file").strip() if file else ""
+    if file and (not token or not token.isascii() or any(c.isspace() for c in token)):
+        raise CommandError(f"--bearer-token-file: {file} must hold one token and nothing else")
+    return token
+
+
+def _authority(file: Path | None) -> str:
+    """The file's path, tried here: what reads it later tells neither its name nor its flag."""
+    if file is None:
+        return ""
+    try:
+        ssl.create_default_context(cafile=file)
+    except OSError as error:  # that of ssl among them
+        raise CommandError(
+            f"--ca-file: {file} must hold certificates as PEM, got: {error.strerror or error}"
+        ) from error
+    return str(file)
 
 
 def _rules(args: argparse.Namespace, spec: "LLMDeploymentSpec | None", found: "Fleet") -> "Policy":

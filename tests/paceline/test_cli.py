@@ -62,10 +62,21 @@ def test_commands_of_this_release_are_listed() -> None:
         (["bench", "serve", "--extra", "[1]", "--model", "m"], ["--extra must be a JSON object"]),
         (
             ["bench", "serve", "--model", "m", "--mode", "poisson", "--rate", "0"],
-            ["--rate must be > 0"],
+            ["--rate: a number > 0 is needed, got '0'"],
         ),
         (["bench", "serve", "--model", "m", "--as-text"], ["need a tokenizer"]),
         (["bench", "serve", "--api-key-file", "no/such/file"], ["no/such/file", "No such file"]),
+        (["bench", "workloads", "--seed", "-1"], ["a whole number from 0 to", "got '-1'"]),
+        (["bench", "kv-dtype", "m", "--prompts", "0"], ["a whole number >= 1", "got '0'"]),
+        (["bench", "kv-dtype", "m", "--max-tokens", "-3"], ["a whole number >= 1", "got '-3'"]),
+        (["bench", "tuner", "--tuned-s", "nan"], ["a number > 0 is needed", "got 'nan'"]),
+        (["sim", "--seed", "-1"], ["a whole number from 0 to", "got '-1'"]),
+        (["sim", "--plot", "no/such/x.svg"], ["--plot must be a file in a folder that exists"]),
+        (["sim", "--tensor-parallel-size", "2"], ["tensorParallelSize", "2"]),
+        (
+            ["sim", "--speculative-method", "Eagle", "--speculative-num-tokens", "2"],
+            ["speculativeMethod", "Eagle"],
+        ),
     ],
 )
 def test_a_wrong_flag_says_what_was_expected_and_got(argv: list[str], parts: list[str]) -> None:
@@ -196,3 +207,53 @@ def test_bench_serve_without_a_server_says_where_it_looked() -> None:
 def test_workloads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "workloads"]) == 0
     assert "shared_prefix" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "flag"),
+    [
+        (["bench", "serve", "--model", "m", "--api-key-file"], "--api-key-file"),
+        (["bench", "sim", "--model", "m", "--admin-token-file"], "--admin-token-file"),
+        (["tune", "--prometheus", "http://h", "-l", "a='b'", "--ca-file"], "--ca-file"),
+        (
+            ["tune", "--prometheus", "http://h", "-l", "a='b'", "--bearer-token-file"],
+            "--bearer-token-file",
+        ),
+        (["run", "-f"], "the manifest"),
+        (["render", "-f"], "the manifest"),
+        (["sim", "--fit"], "must be a recording"),
+        (["sim", "--replay"], "must be a recording"),
+    ],
+)
+def test_a_file_that_is_no_text_or_no_file_is_named_with_its_flag(
+    tmp_path: Path, argv: list[str], flag: str
+) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    for file in (tmp_path / "bytes", tmp_path, tmp_path / "none"):
+        code, text = fails(*argv, str(file))
+        assert code == 2
+        assert flag in text
+        assert str(file) in text
+        assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("engine: 3", "engine must be a mapping, got 3"),
+        ("engine: {podDefaults: [a]}", "engine.podDefaults must be a mapping, got ['a']"),
+    ],
+)
+def test_values_of_another_shape_are_told(tmp_path: Path, values: str, said: str) -> None:
+    (tmp_path / "m.yaml").write_text(MINIMAL)
+    (tmp_path / "v.yaml").write_text(values)
+    code, text = fails(
+        "render", "-f", str(tmp_path / "m.yaml"), "--values", str(tmp_path / "v.yaml")
+    )
+    assert (code, said in text) == (2, True)
+
+
+def test_a_namespace_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(MINIMAL)
+    code, text = fails("render", "-f", str(tmp_path / "m.yaml"), "-n", "Bad Name")
+    assert (code, "got 'Bad Name'" in text) == (2, True)

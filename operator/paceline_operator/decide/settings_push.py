@@ -18,7 +18,7 @@ from paceline_operator.render import settings_map
 from paceline_operator.render.settings_map import Recorded, Values
 from paceline_operator.resources.overlay import text_of
 
-AGREEMENT_S = 60.0
+AGREEMENT_S = 60
 """Counted pods that do not agree after so long are reported, and a tuner's change is taken back."""
 
 

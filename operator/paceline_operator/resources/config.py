@@ -15,8 +15,8 @@ from pydantic.alias_generators import to_camel
 from paceline_operator.resources.parse import DEFAULT_INSTANCE
 
 _LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
-_NAMESPACE = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-Namespace = Annotated[str, Field(pattern=_NAMESPACE)]
+NAMESPACE = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+Namespace = Annotated[str, Field(pattern=NAMESPACE)]
 
 
 class InvalidConfig(Exception):
@@ -106,7 +106,7 @@ class OperatorConfig(_Group):
     """
 
     instance: Annotated[str, Field(pattern=_LABEL)] = DEFAULT_INSTANCE
-    namespace: Annotated[str, Field(pattern=rf"{_NAMESPACE}|^$")] = ""
+    namespace: Annotated[str, Field(pattern=rf"{NAMESPACE}|^$")] = ""
     watch_namespaces: tuple[Namespace, ...] = ()
     operator_labels: Mapping[str, str] = Field(default_factory=dict)
     http_port: Annotated[int, Field(ge=1, le=65535)] = 8080

@@ -264,7 +264,10 @@ def _answer_errors_as_objects(app: FastAPI) -> None:
         return _error(500, "internal error; the server's log has the details")
 
     @app.exception_handler(HTTPException)
-    async def other(_: Request, error: HTTPException) -> JSONResponse:
+    async def other(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == 400 and error.__cause__ is not None:
+            # FastAPI could not read the body at all, and says no more than that.
+            return _error(400, faults.unread(error.__cause__, request.url.path), "body")
         return _error(error.status_code, str(error.detail))
 
 

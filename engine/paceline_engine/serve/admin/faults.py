@@ -18,14 +18,35 @@ def sentence(error: Mapping[str, Any], path: str) -> str:
     name = place(error)
     if name != "body":
         return f"{name}: {error['msg']}, got {phrases.got(error.get('input'))}; change {name}"
-    example = _EXAMPLES.get(path, "{}")
-    return f"the body must be a JSON object such as {example}, got {_body(error)}"
+    return _object_expected(path, _body(error))
+
+
+def unread(cause: BaseException, path: str) -> str:
+    """One sentence for a body that FastAPI could not read.
+
+    Args:
+        cause: what reading raised.
+        path: of the call.
+    """
+    if isinstance(cause, UnicodeDecodeError):
+        byte = cause.object[cause.start]
+        got = f"no UTF-8 text (byte 0x{byte:02x} at position {cause.start}); send it as UTF-8"
+    elif isinstance(cause, RecursionError):
+        got = "one that is nested too deeply; send an object of plain values"
+    else:
+        got = f"what cannot be read ({type(cause).__name__}: {cause}); correct it"
+    return _object_expected(path, got)
 
 
 def place(error: Mapping[str, Any]) -> str:
     """`body`, or the name of a parameter of the query."""
     loc = error["loc"]
     return "body" if loc[0] == "body" else str(loc[-1])
+
+
+def _object_expected(path: str, got: str) -> str:
+    example = _EXAMPLES.get(path, "{}")
+    return f"the body must be a JSON object such as {example}, got {got}"
 
 
 def _body(error: Mapping[str, Any]) -> str:

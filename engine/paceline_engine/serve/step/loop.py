@@ -22,6 +22,7 @@ from paceline_engine.core.scheduler import Scheduler
 from paceline_engine.core.stats import Recorder
 from paceline_engine.core.step_record import StepRecord
 from paceline_engine.serve.admin import flight_recorder
+from paceline_engine.serve.step import token_bounds
 from paceline_engine.serve.step.engine_client import Heartbeat
 from paceline_engine.serve.step.messages import (
     Abort,
@@ -118,7 +119,8 @@ class StepLoop:
         now = self._clock()
         match message:
             case Submit(request=request):
-                refusal = self._scheduler.submit(request, now)
+                refusal = token_bounds.refuse_outside(request, self._runner.limits.vocab_size)
+                refusal = refusal or self._scheduler.submit(request, now)
                 if refusal is None:
                     self._accepted.append(request.request_id)
                 else:

@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 
 from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import EngineSettings
+from paceline_engine import parent
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
-from paceline_engine.serve import parent
 from paceline_engine.serve.config import LOG_FORMAT
 from paceline_engine.serve.step import settings_file
 from paceline_engine.serve.step.assembly import LoadedRunner, assemble, engine_info

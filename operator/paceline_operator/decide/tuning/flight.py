@@ -4,6 +4,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from paceline_crds.spec_tuning import TuningMode
+from paceline_operator.decide.settings_push import AGREEMENT_S
 from paceline_operator.decide.tuning import guards, ledger, verdict
 from paceline_operator.decide.tuning.arm import Arm
 from paceline_operator.decide.tuning.guards import Stop
@@ -14,9 +15,8 @@ from paceline_operator.decide.tuning.symptom import Symptom
 from paceline_operator.decide.tuning.verdict import Judgement
 from paceline_operator.resources import objects
 
-AGREEMENT_S = 60
-"""Pods that have not read a live change back by then refuse it."""
 RESTART_S = 3600
+"""A change of what pods are made of that is not in force everywhere by then has failed."""
 ROLL_BACK_S = 900
 """A roll-back that is not in force by then has failed; pods may have to start again first."""
 

@@ -139,11 +139,17 @@ def test_malformed_json_and_unknown_paths_are_error_objects(tmp_path: Path) -> N
         ("{", "application/json", "got no JSON (Expecting property name"),
         ("[]", "application/json", "got []; send an object"),
         ("", "application/json", "got none; send one"),
+        (
+            b'{"maxNumSeqs": "\xff"}',
+            "application/json",
+            "got no UTF-8 text (byte 0xff at position 16)",
+        ),
+        ('{"a":' * 100_000, "application/json", "nested too deeply"),
         ("{}", "text/plain", "send the header `Content-Type: application/json`"),
     ],
 )
 def test_a_body_that_is_no_object_is_told_what_it_should_be(
-    tmp_path: Path, body: str, kind: str, part: str
+    tmp_path: Path, body: str | bytes, kind: str, part: str
 ) -> None:
     async def go(http: httpx.AsyncClient, client: InProcessEngineClient, drain: Drain) -> None:
         answer = await http.patch(
