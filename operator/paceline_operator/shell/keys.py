@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline_operator.resources import objects
+from paceline_operator.resources.config import OperatorConfig
 from paceline_operator.shell.errors import StartRefused
 
 MIN_BYTES = 16
@@ -54,6 +55,24 @@ class MasterKeys:
         namespace = objects.text(deployment, "metadata", "namespace")
         who = f"{namespace}/{objects.name(deployment)}/{objects.uid(deployment)}".encode()
         return tuple(hmac.new(key, who, hashlib.sha256).hexdigest() for key in found)
+
+
+def of_config(found: OperatorConfig) -> MasterKeys:
+    """The keys that a configuration names.
+
+    Raises:
+        StartRefused: it names none, or one that cannot be used.
+    """
+    tokens = found.admin_tokens
+    if not tokens.master_key_file:
+        raise StartRefused(
+            "no master key for admin tokens: set adminTokens.masterKeyFile or --master-key-file; "
+            "make one with `openssl rand -hex 32`"
+        )
+    previous = tokens.previous_master_key_file
+    made = MasterKeys(Path(tokens.master_key_file), Path(previous) if previous else None)
+    made.check()
+    return made
 
 
 def digests(tokens: Sequence[str]) -> tuple[str, ...]:

@@ -8,19 +8,17 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from paceline_operator.decide.observed import Config, Inputs
 from paceline_operator.resources.config import LogFormat, OperatorConfig
-from paceline_operator.shell import handlers, metrics, options, session, web
+from paceline_operator.shell import handlers, keys, metrics, options, session, web
 from paceline_operator.shell.apply import Executor
 from paceline_operator.shell.cache import Cache
 from paceline_operator.shell.cluster import Cluster
 from paceline_operator.shell.engines import Access, Engines, PodNetwork
 from paceline_operator.shell.errors import LeaseLost, ShellError, StartRefused
 from paceline_operator.shell.gather import Gatherer
-from paceline_operator.shell.keys import MasterKeys
 from paceline_operator.shell.leader import Always, Lock
 from paceline_operator.shell.port_forward import PortForwards
 from paceline_operator.shell.prometheus import Prometheus
@@ -57,7 +55,7 @@ class _Operator:
 
     def __init__(self, found: OperatorConfig, uses_port_forward: bool) -> None:
         self._found = found
-        self._keys = _master_keys(found)
+        self._keys = keys.of_config(found)
         api = Session()
         self._cluster = Cluster(api, _FIELD_MANAGER)
         self._cache = Cache(_FIELD_MANAGER)
@@ -214,19 +212,6 @@ def _prometheus(found: OperatorConfig) -> Prometheus | None:
         bearer_token_file=found.prometheus.bearer_token_file,
         ca_file=found.prometheus.ca_file,
     )
-
-
-def _master_keys(found: OperatorConfig) -> MasterKeys:
-    tokens = found.admin_tokens
-    if not tokens.master_key_file:
-        raise StartRefused(
-            "no master key for admin tokens: set adminTokens.masterKeyFile or --master-key-file; "
-            "make one with `openssl rand -hex 32`"
-        )
-    previous = tokens.previous_master_key_file
-    made = MasterKeys(Path(tokens.master_key_file), Path(previous) if previous else None)
-    made.check()
-    return made
 
 
 class _JsonLines(logging.Formatter):

@@ -1,6 +1,7 @@
 """The admin port: status, settings, drain, requests, steps. Its own port and its own token."""
 
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -21,6 +22,8 @@ from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.error_types import error_type
 from paceline_engine.serve.step.engine_client import EngineClient, EngineGone, EngineInfo
+
+log = logging.getLogger(__name__)
 
 MAX_PROPAGATION_S = 3600.0
 _ELSEWHERE = frozenset({"cross-site", "same-site"})
@@ -155,6 +158,14 @@ def _add_settings(app: FastAPI, client: EngineClient) -> None:
         if revision is not None:
             check_revision(revision)
         change = await client.patch_settings(changes, revision)
+        if change.new:
+            turned = (f"{name} {change.old[name]} -> {new}" for name, new in change.new.items())
+            log.info(
+                "settings: %s (generation %d, revision %d)",
+                ", ".join(turned),
+                change.generation,
+                change.revision,
+            )
         return {
             "generation": change.generation,
             "revision": change.revision,
@@ -248,6 +259,7 @@ def _add_tuning(app: FastAPI, config: ServeConfig) -> None:
 def _answer_errors_as_objects(app: FastAPI) -> None:
     @app.exception_handler(SettingRefused)
     async def refused(_: Request, error: SettingRefused) -> JSONResponse:
+        log.warning("settings refused: %s", error)
         return _error(error.status, str(error), error.field or None)
 
     @app.exception_handler(EngineGone)

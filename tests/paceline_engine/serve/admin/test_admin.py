@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -65,6 +66,21 @@ def test_a_patch_is_applied_and_read_back(tmp_path: Path) -> None:
         assert (body["generation"], body["revision"]) == (1, 5)
 
     play(tmp_path, go)
+
+
+def test_the_log_tells_what_was_turned_and_what_was_refused_and_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go(http: httpx.AsyncClient, client: InProcessEngineClient, drain: Drain) -> None:
+        for body in ({"maxNumSeqs": 6, "revision": 5}, {"maxNumSeqs": 6}, {"maxNumSeqs": 9}):
+            await http.patch("/v1/paceline/settings", json=body)
+
+    with caplog.at_level(logging.INFO, "paceline_engine.serve.admin"):
+        play(tmp_path, go)
+    turned, refused = [line for line in caplog.messages if line.startswith("settings")]
+    assert turned == "settings: maxNumSeqs 4 -> 6 (generation 1, revision 5)"
+    assert refused.startswith("settings refused: ")
+    assert "maxNumSeqs" in refused
 
 
 @pytest.mark.parametrize(
