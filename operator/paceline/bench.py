@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline import bench_kv_dtype, bench_tuner
+from paceline import bench_kv_dtype, bench_speculation, bench_tuner
 from paceline.errors import EXIT_OK, CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -24,6 +24,7 @@ def add_command(commands: Any) -> None:
     _add_serve(kinds)
     _add_interference(kinds)
     bench_kv_dtype.add_command(kinds)
+    bench_speculation.add_command(kinds)
     bench_tuner.add_command(kinds)
     _add_sim(kinds)
     shown = kinds.add_parser("workloads", help="list the workloads and what batching can gain")
