@@ -318,11 +318,12 @@ class EngineSettings(BaseModel):
                 f"({self.speculative_max_lookup}), got {self.speculative_min_lookup}"
             )
         method = self.speculative_method
-        most = max(self.speculative_num_tokens, self.boot_max_speculative_num_tokens or 0)
-        if method is not SpeculativeMethod.NONE and most == 0:
+        is_said = "speculative_num_tokens" in self.model_fields_set  # 0, too: drafts are off
+        is_planned = is_said or bool(self.boot_max_speculative_num_tokens)
+        if method is not SpeculativeMethod.NONE and not is_planned:
             raise ValueError(
-                f"speculativeMethod {method} needs speculativeNumTokens >= 1 (or, to turn it on "
-                "later, bootMaxSpeculativeNumTokens >= 1), got 0"
+                f"speculativeMethod {method} needs speculativeNumTokens (or, to turn it on later, "
+                "bootMaxSpeculativeNumTokens >= 1), got neither"
             )
         if method is SpeculativeMethod.NONE and self.speculative_num_tokens:
             raise ValueError(

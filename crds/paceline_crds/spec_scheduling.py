@@ -131,13 +131,13 @@ class Speculative(Group):
             ),
         ),
         Rule(
-            "!has(self.method) || self.method == 'None' || (has(self.numTokens) && "
-            "self.numTokens > 0) || (has(self.bootMaxNumTokens) && self.bootMaxNumTokens > 0)",
-            "speculative.method needs numTokens, the most draft tokens of a step; give it, or "
-            "bootMaxNumTokens for a tuner to raise it to",
+            "!has(self.method) || self.method == 'None' || has(self.numTokens) || "
+            "(has(self.bootMaxNumTokens) && self.bootMaxNumTokens > 0)",
+            "speculative.method needs numTokens, the most draft tokens of a step; give it (0 turns "
+            "them off), or bootMaxNumTokens for a tuner to raise it to",
             lambda group: (
                 group.given("method") in {None, SpeculativeMethod.NONE}
-                or bool(group.given("num_tokens"))
+                or group.given("num_tokens") is not None
                 or bool(group.given("boot_max_num_tokens"))
             ),
         ),

@@ -36,7 +36,11 @@ def _add_scheduler(kinds: Any) -> None:
     parser = kinds.add_parser("scheduler", help="microseconds a step takes, without a model")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
     parser.add_argument(
-        "--running", type=_positive, nargs="+", metavar="N", help="numbers of running requests"
+        "--running",
+        type=_positive,
+        nargs="+",
+        metavar="N",
+        help="numbers of running requests (default 64 256 1024)",
     )
     parser.add_argument(
         "--preemption", action="store_true", help="instead: tokens computed twice in a small pool"
@@ -59,19 +63,54 @@ def _add_serve(kinds: Any) -> None:
         metavar="NAME[,NAME]",
         help="`paceline bench workloads` lists them (default mixed)",
     )
-    add("--mode", choices=("batch", "poisson", "schedule", "closed"), default="batch")
-    add("--rate", type=float, default=1.0, metavar="R", help="requests a second, mode poisson")
-    add("--concurrency", type=_positive, default=16, metavar="N", help="in flight, mode closed")
+    add(
+        "--mode",
+        choices=("batch", "poisson", "schedule", "closed"),
+        default="batch",
+        help="all at once, at random times, at the workload's times, or so many at a time "
+        "(default batch)",
+    )
+    add(
+        "--rate",
+        type=float,
+        default=1.0,
+        metavar="R",
+        help="requests a second, mode poisson (default 1)",
+    )
+    add(
+        "--concurrency",
+        type=_positive,
+        default=16,
+        metavar="N",
+        help="in flight, mode closed (default 16)",
+    )
     add("--as-text", action="store_true", help="send prompts as text (needs --tokenizer)")
-    add("--api", choices=("completions", "chat"), default="completions")
-    add("--limit", type=_positive, default=0, metavar="N", help="only the first N requests")
-    add("--repeats", type=_positive, default=1, metavar="N", help="rounds over the workloads")
+    add(
+        "--api",
+        choices=("completions", "chat"),
+        default="completions",
+        help="what is asked (default completions)",
+    )
+    add(
+        "--limit",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="only the first N requests (default: all)",
+    )
+    add(
+        "--repeats",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="rounds over the workloads (default 1)",
+    )
     add(
         "--openai-only",
         action="store_true",
         help="leave out ignore_eos and min_tokens, so lengths are the model's",
     )
-    add("--extra", default="{}", metavar="JSON", help="further fields of each request")
+    add("--extra", default="{}", metavar="JSON", help="further fields of each request (default {})")
     parser.set_defaults(handler=bench_serve)
 
 
@@ -87,9 +126,29 @@ def _add_interference(kinds: Any) -> None:
         "--admin-url", default=DEFAULT_ADMIN_URL, metavar="URL", help=f"default {DEFAULT_ADMIN_URL}"
     )
     add("--admin-token-file", type=Path, required=True, metavar="FILE", help="with the admin token")
-    add("--budgets", type=_positive, nargs="+", default=[64, 128, 256, 512, 2048], metavar="N")
-    add("--factors", type=float, nargs="+", default=[1.5, 2.0, 3.0], metavar="F")
-    add("--rounds", type=_positive, default=1, metavar="N", help="of everything; medians count")
+    add(
+        "--budgets",
+        type=_positive,
+        nargs="+",
+        default=[64, 128, 256, 512, 2048],
+        metavar="N",
+        help="token budgets of a step (default 64 128 256 512 2048)",
+    )
+    add(
+        "--factors",
+        type=float,
+        nargs="+",
+        default=[1.5, 2.0, 3.0],
+        metavar="F",
+        help="targets, as multiples of an undisturbed step (default 1.5 2 3)",
+    )
+    add(
+        "--rounds",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="of everything; medians count (default 1)",
+    )
     parser.set_defaults(handler=bench_interference)
 
 
@@ -106,8 +165,15 @@ def _add_sim(kinds: Any) -> None:
     add(
         "--admin-url", default=DEFAULT_ADMIN_URL, metavar="URL", help=f"default {DEFAULT_ADMIN_URL}"
     )
-    add("--admin-token-file", type=Path, metavar="FILE", help="with the admin token, if it asks")
-    add("--fit", default="mixed,decode16,prefill16", metavar="NAME[,NAME]", help="for the fit")
+    add(
+        "--admin-token-file", type=Path, metavar="FILE", help="with the admin token (default: none)"
+    )
+    add(
+        "--fit",
+        default="mixed,decode16,prefill16",
+        metavar="NAME[,NAME]",
+        help="for the fit (default mixed,decode16,prefill16)",
+    )
     add(
         "--workload",
         default="shared_prefix,interference,heavy_tail",
@@ -125,10 +191,26 @@ def _add_server(parser: Any) -> None:
     add = parser.add_argument
     add("--base-url", default=DEFAULT_URL, metavar="URL", help=f"default {DEFAULT_URL}")
     add("--model", default="", metavar="NAME", help="default: the first of /v1/models")
-    add("--tokenizer", type=Path, metavar="PATH", help="prompts of words of this tokenizer.json")
-    add("--api-key-file", type=Path, metavar="FILE", help="file with the key to send")
+    add(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="prompts of words of this tokenizer.json (default: random token ids)",
+    )
+    add(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the key to send (default: none)",
+    )
     add("--seed", type=int, default=1234, help="of the workloads (default 1234)")
-    add("--steady-tokens", type=_positive, default=0, metavar="N", help="of interference's streams")
+    add(
+        "--steady-tokens",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="of interference's streams (default: the workload's own)",
+    )
     add("--json", action="store_true", help="a line of JSON for each row")
 
 

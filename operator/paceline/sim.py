@@ -27,7 +27,12 @@ def add_command(commands: Any) -> None:
         "recorded requests come again, as they were and with the settings of --set.",
     )
     add = parser.add_argument
-    add("--workload", default="chat", metavar="NAME", help="`--workload list` lists them")
+    add(
+        "--workload",
+        default="chat",
+        metavar="NAME",
+        help="`--workload list` lists them (default chat)",
+    )
     add("--requests", type=_positive, metavar="N", help=f"how many (default {DEFAULT_REQUESTS})")
     add(
         "--rate",
@@ -36,7 +41,12 @@ def add_command(commands: Any) -> None:
         metavar="R",
         help=f"requests a second on average, 0: all at once (default {DEFAULT_RATE:g})",
     )
-    add("--concurrency", type=_positive, metavar="N", help="so many clients that wait instead")
+    add(
+        "--concurrency",
+        type=_positive,
+        metavar="N",
+        help="so many clients that wait, in place of --rate (default: none)",
+    )
     add(
         "--policy",
         default="Continuous",
@@ -45,17 +55,33 @@ def add_command(commands: Any) -> None:
     )
     add("--device", default="h100", metavar="NAME", help="a device profile (default h100)")
     add("--model-shape", default="llama-3.1-8b", metavar="NAME", help="default llama-3.1-8b")
-    add("--fit", type=Path, metavar="FILE", help="step times of this recording instead")
-    add("--replay", type=Path, metavar="FILE", help="the requests and the steps of this recording")
+    add(
+        "--fit",
+        type=Path,
+        metavar="FILE",
+        help="step times of this recording (default: of --device)",
+    )
+    add(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="requests and steps of this recording (default: none)",
+    )
     add(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="with --replay: a setting to try, as in a manifest (maxNumBatchedTokens=4096)",
+        help="with --replay: a setting to try, as in a manifest (maxNumBatchedTokens=4096; "
+        "default: as recorded)",
     )
     add("--seed", type=int, default=1234, help="of lengths, arrivals and jitter (default 1234)")
-    add("--plot", type=Path, metavar="FILE", help="write the course of the runs as SVG")
+    add(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="write the course of the runs as SVG (default: none)",
+    )
     add("--json", action="store_true", help="a line of JSON for each run")
     flags.add_setting_flags(parser)
     parser.set_defaults(handler=simulate)

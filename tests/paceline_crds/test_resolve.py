@@ -43,6 +43,11 @@ def test_what_spec_says_arrives_in_the_settings_own_units() -> None:
     assert not settings.prefix_caching
 
 
+def test_a_method_of_drafts_may_be_written_with_none_of_them() -> None:
+    settings = resolved(speculative={"method": "Ngram", "numTokens": 0}).settings
+    assert (settings.speculative_method, settings.speculative_num_tokens) == ("Ngram", 0)
+
+
 def test_the_promised_gap_is_the_target_of_a_step_unless_another_is_written() -> None:
     promise = {"itl": {"target": "50ms"}}
     whole = resolved(slo=promise)

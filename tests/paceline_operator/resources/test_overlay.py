@@ -121,7 +121,7 @@ def test_status_shows_every_setting_once_with_its_source() -> None:
     assert shown["kvCacheDtype"] == ("Auto", Source.DEFAULT)
 
 
-def test_drafts_can_be_turned_down_to_none_though_no_engine_starts_so() -> None:
+def test_drafts_can_be_turned_down_to_none() -> None:
     drafting = {"speculative": {"method": "Ngram", "numTokens": 4}}
     spec = spec_of(**drafting, tuning={"bounds": {"speculativeNumTokens": {"min": 0}}})
     others = entry_under(spec, "max_num_seqs", 100)

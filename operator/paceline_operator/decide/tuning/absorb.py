@@ -36,7 +36,7 @@ def _measured(state: State, sample: Sample, policy: Policy) -> State:
     change, has_targets = state.current, policy.has_targets
     if change is None or change.phase is Phase.PROPOSED:
         growing = arms.extended(state.growing, sample, has_targets)
-        if verdict.is_full(growing, policy):
+        if verdict.is_ground(growing, policy):
             return replace(state, baseline=growing, growing=Arm())
         if growing.end - growing.start > policy.max_arm_s:
             growing = Arm()

@@ -89,11 +89,16 @@ class Arm:
         if has_targets:
             share = self.attainment("all") or 0.0
             chance = sqrt((1 - share) / max(1.0, self.good))
-        scatter = 0.0
-        if self.windows > 1:
-            variance = self.primary_squares / self.windows - mean * mean
-            scatter = sqrt(max(0.0, variance) / (self.windows - 1)) / mean
-        return max(chance, scatter)
+        return max(chance, self.scatter)
+
+    @property
+    def scatter(self) -> float:
+        """Standard error of the goodput as its windows differ, relative to it; 0 of nothing."""
+        mean = self.primary / self.windows if self.windows else 0.0
+        if mean <= 0 or self.windows < 2:
+            return 0.0
+        variance = self.primary_squares / self.windows - mean * mean
+        return sqrt(max(0.0, variance) / (self.windows - 1)) / mean
 
     def per_request(self, total: float) -> float:
         """A sum over requests, for each."""

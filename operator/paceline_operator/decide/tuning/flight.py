@@ -162,8 +162,7 @@ def _verify(state: State, change: Change, seen: Observation, now: int) -> Turn:
     if found.judgement is Judgement.WORSE:
         return take_back(state, change, Judgement.WORSE, found.text, now)
     if found.judgement is Judgement.UNCLEAR:
-        is_enough = change.measured.requests >= verdict.PATIENCE * policy.min_requests
-        if is_enough or is_late:
+        if verdict.is_drawn_out(change.measured, policy) or is_late:
             return take_back(state, change, Judgement.UNCLEAR, found.text, now)
     elif is_late:
         why = f"no verdict within {policy.max_arm_s // 60} minutes: {found.text}"

@@ -66,7 +66,7 @@ def patience(state: State, seen: Observation, now: int) -> Stop | None:
         return _wait("Cooldown", f"the next change may come at {objects.timestamp(until)}")
     if spent.live >= policy.live_budget:
         return _wait("BudgetSpent", f"{spent.live} changes were made today, as many as allowed")
-    if not verdict.is_full(state.baseline, policy):
+    if not verdict.is_ground(state.baseline, policy):
         return _wait(*_measuring(state, policy))
     if state.seen_until - state.baseline.end > verdict.MIN_WINDOWS * policy.window_s:
         return _wait("Measuring", "the measurement under these settings is too old; a new one runs")
@@ -165,6 +165,8 @@ def _measuring(state: State, policy: Policy) -> tuple[str, str]:
     count = f"{growing.requests:.0f} of {policy.min_requests} requests"
     if _is_low(growing, policy):
         return "LowTraffic", f"{count}: too little traffic for a verdict within an hour"
+    if verdict.is_full(growing, policy):
+        return "Measuring", f"{growing.windows} windows differ by too much: {count}, and more come"
     return "Measuring", f"{count} under these settings"
 
 

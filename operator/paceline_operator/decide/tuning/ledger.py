@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import border_name, knobs
 from paceline_crds.status_tuning import OverlayEntry
-from paceline_operator.decide.tuning import moves
+from paceline_operator.decide.tuning import moves, verdict
 from paceline_operator.decide.tuning.arm import Arm
 from paceline_operator.decide.tuning.policy import Policy
 from paceline_operator.decide.tuning.state import (
@@ -64,11 +64,13 @@ def restored(entries: Iterable[OverlayEntry], change: Change) -> tuple[OverlayEn
 
 
 def accepted(state: State, change: Change, reason: str, policy: Policy, now: int) -> State:
-    """A change that stays: what was measured with it is the next one's baseline."""
+    """A change that stays: what was measured with it is the next one's baseline, or begins it."""
     state = _closed(state, change, Outcome.ACCEPTED, reason, policy, now)
     if _is_reversal(state):
         state = replace(state, spent=replace(state.spent, reversals=state.spent.reversals + 1))
-    return replace(state, baseline=change.measured, growing=Arm())
+    measured = change.measured
+    growing = Arm() if verdict.is_ground(measured, policy) else measured
+    return replace(state, baseline=measured, growing=growing)
 
 
 def ended(

@@ -22,9 +22,14 @@ OUT_OF_REACH = 0.02
 """Up to this share of requests within every target, nobody is."""
 LEAST_PROGRESS = 0.05
 """By so much a latency that is far from its target has to fall."""
+MANY_TIMES = 9.0
+"""From a gain of so many times what there was it is told in figures, not as a share."""
 MIN_WINDOWS = 3
 PATIENCE = 3
-"""An unclear comparison goes on until so many times the requests of an arm."""
+"""An unclear comparison goes on until so many times the requests and windows of an arm."""
+
+STEADY = 0.05
+"""An arm whose goodput is known to so much may be compared with as soon as it is full."""
 
 
 class Judgement(StrEnum):
@@ -50,6 +55,26 @@ def is_full(arm: Arm, policy: Policy) -> bool:
     return arm.requests >= policy.min_requests and arm.windows >= MIN_WINDOWS
 
 
+def is_ground(arm: Arm, policy: Policy) -> bool:
+    """Whether an arm may stand as what a change is compared with.
+
+    It cannot grow any more once the change is made, so one whose windows differ goes on before.
+    """
+    if not is_full(arm, policy):
+        return False
+    is_long = arm.windows >= PATIENCE * MIN_WINDOWS or arm.end - arm.start > policy.max_arm_s
+    return is_long or arm.scatter <= STEADY
+
+
+def is_drawn_out(arm: Arm, policy: Policy) -> bool:
+    """Whether an unclear comparison has gone on for long enough.
+
+    Windows count as requests do: what three windows scatter says little of how far they may.
+    """
+    is_long = arm.windows >= PATIENCE * MIN_WINDOWS
+    return is_long and arm.requests >= PATIENCE * policy.min_requests
+
+
 def judge(symptom: Symptom, before: Arm, after: Arm, policy: Policy) -> Verdict:
     """Compare what was measured before a change and after it."""
     if not is_full(after, policy):
@@ -68,14 +93,22 @@ def judge(symptom: Symptom, before: Arm, after: Arm, policy: Policy) -> Verdict:
         LEAST_GAIN,
         STANDARD_ERRORS * sqrt(before.noise(has_targets) ** 2 + after.noise(has_targets) ** 2),
     )
-    what = "goodput" if has_targets else "output tokens"
-    text = f"{what} {gain:+.1%} at equal load (noise {noise:.1%})"
+    text = _told(was, is_now, gain, noise, policy)
     if broken := _broken(symptom, before, after, policy, compared.demand):
         return Verdict(judgement=Judgement.WORSE, text=f"{text}; {broken}")
     if gain > noise:
         return Verdict(judgement=Judgement.BETTER, text=text)
     judgement = Judgement.WORSE if gain < -noise else Judgement.UNCLEAR
     return Verdict(judgement=judgement, text=text)
+
+
+def _told(was: float, is_now: float, gain: float, noise: float, policy: Policy) -> str:
+    """The comparison in words; where there was next to nothing before, a share of it says less."""
+    what, unit = ("goodput", "good requests") if policy.has_targets else ("output tokens", "tokens")
+    if gain < MANY_TIMES:
+        return f"{what} {gain:+.1%} at equal load (noise {noise:.1%})"
+    before = f"{was:.3g}" if was else "none"
+    return f"{what} from {before} to {is_now:.3g} {unit} a second and pod at equal load"
 
 
 def _far_from_targets(

@@ -65,6 +65,18 @@ def test_as_soon_as_somebody_is_within_goodput_decides() -> None:
     assert nearer.judgement is Judgement.UNCLEAR
 
 
+@pytest.mark.parametrize(
+    ("good", "text"),
+    [
+        (0, "goodput from none to 1.5 good requests a second and pod at equal load"),
+        (25, "goodput from 0.0417 to 1.5 good requests a second and pod at equal load"),
+    ],
+)
+def test_a_gain_over_next_to_nothing_is_told_in_figures(good: float, text: str) -> None:
+    found = judged(Symptom.SLOW_STREAMS, arm(good), arm(900), "itl")
+    assert (found.judgement, found.text) == (Judgement.BETTER, text)
+
+
 def test_coming_nearer_does_not_pay_for_a_loss_of_throughput() -> None:
     after = arm(0, itl_s=0.15, output_tokens=40 * REQUESTS)
     found = judged(Symptom.SLOW_STREAMS, arm(0, itl_s=0.2), after, "itl")
@@ -81,6 +93,41 @@ def test_later_first_tokens_speak_against_the_cure_of_spikes_alone(
 ) -> None:
     before, after = arm(500), arm(900, ttft_s=1.5)
     assert judged(symptom, before, after, "itl").judgement is judgement
+
+
+def uneven(windows: int, low: float, high: float) -> Arm:
+    """An arm that is full, whose windows have two goodputs in turns."""
+    rates = [low if index % 2 else high for index in range(windows)]
+    squares = sum(rate**2 for rate in rates)
+    return arm(900, windows=windows, primary=sum(rates), primary_squares=squares)
+
+
+@pytest.mark.parametrize(
+    ("measured", "is_ground"),
+    [
+        (uneven(3, 1.4, 1.6), True),
+        (uneven(3, 1.0, 2.0), False),
+        (uneven(8, 1.0, 2.0), False),
+        (uneven(9, 1.0, 2.0), True),
+        (arm(900, windows=2), False),
+    ],
+)
+def test_windows_that_differ_are_no_ground_for_a_change_until_there_are_many(
+    measured: Arm, is_ground: bool
+) -> None:
+    assert verdict.is_ground(measured, Policy(min_requests=500)) is is_ground
+
+
+def test_an_arm_that_may_grow_no_older_is_ground_though_its_windows_differ() -> None:
+    old = uneven(3, 1.0, 2.0)
+    assert verdict.is_ground(old, Policy(min_requests=500, max_arm_s=590))
+
+
+def test_an_unclear_comparison_goes_on_for_windows_and_requests_alike() -> None:
+    rules = Policy(min_requests=300)
+    assert not verdict.is_drawn_out(arm(900, windows=8), rules)
+    assert not verdict.is_drawn_out(arm(900, windows=9, finished=899.0), rules)
+    assert verdict.is_drawn_out(arm(900, windows=9), rules)
 
 
 FEW = Policy(min_requests=25)

@@ -1,0 +1,55 @@
+"""New windows make the arm that a change is compared with, and only a steady one may be that."""
+
+from dataclasses import replace
+
+from paceline_operator.decide.tuning import absorb, guards, ledger
+from paceline_operator.decide.tuning.observation import Observation
+from paceline_operator.decide.tuning.policy import Policy, Target
+from paceline_operator.decide.tuning.signals import Signal
+from paceline_operator.decide.tuning.state import Change, Phase, State
+from paceline_operator.decide.tuning.symptom import Symptom
+from paceline_operator.testing.samples import sample
+
+RULES = Policy(targets={"itl": Target(limit_s=0.1)}, min_requests=600, live_cooldown_s=0)
+CALM, WILD = (500.0, 510.0, 490.0), (300.0, 580.0, 300.0)
+
+
+def seen(good: tuple[float, ...], first: int = 0) -> Observation:
+    samples = tuple(
+        sample({Signal.GOOD: value}, index=index) for index, value in enumerate(good, first)
+    )
+    return Observation(policy=RULES, dials={}, samples=samples)
+
+
+def test_steady_windows_are_a_baseline_as_soon_as_it_is_full() -> None:
+    state = absorb.absorbed(State(), seen(CALM))
+    assert (state.baseline.windows, state.growing.windows) == (3, 0)
+
+
+def test_windows_that_differ_go_on_and_say_so() -> None:
+    state = absorb.absorbed(State(), seen(WILD))
+    assert (state.baseline.windows, state.growing.windows) == (0, 3)
+    found = guards.patience(state, seen(()), state.seen_until)
+    assert found is not None
+    assert (found.reason, found.freezes) == ("Measuring", False)
+    assert found.message.startswith("3 windows differ by too much")
+    state = absorb.absorbed(state, seen(WILD * 2, first=3))
+    assert (state.baseline.windows, state.growing.windows) == (9, 0)
+
+
+def test_what_a_kept_change_was_judged_by_goes_on_where_its_windows_differ() -> None:
+    calm = absorb.absorbed(State(), seen(CALM)).baseline
+    wild = absorb.absorbed(State(), seen(WILD)).growing
+    change = Change(
+        id="maxNumSeqs-32-1",
+        setting="maxNumSeqs",
+        before="40",
+        after="32",
+        symptom=Symptom.SLOW_STREAMS,
+        phase=Phase.VERIFYING,
+        started=0,
+        phase_since=0,
+    )
+    for measured, growing in ((calm, 0), (wild, 3)):
+        kept = ledger.accepted(State(), replace(change, measured=measured), "", RULES, 1000)
+        assert (kept.baseline, kept.growing.windows) == (measured, growing)
