@@ -125,7 +125,9 @@ def _add_interference(kinds: Any) -> None:
     add(
         "--admin-url", default=DEFAULT_ADMIN_URL, metavar="URL", help=f"default {DEFAULT_ADMIN_URL}"
     )
-    add("--admin-token-file", type=Path, required=True, metavar="FILE", help="with the admin token")
+    add(
+        "--admin-token-file", type=Path, metavar="FILE", help="with the admin token (default: none)"
+    )
     add(
         "--budgets",
         type=_positive,
