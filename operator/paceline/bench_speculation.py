@@ -1,9 +1,9 @@
 """`paceline bench speculation MODEL`: what drafts give and cost against no speculation at all."""
 
 import argparse
-import sys
 from typing import Any
 
+from paceline.bench_args import write_line
 from paceline.errors import EXIT_START_FAILED, CommandError
 
 PROPOSERS = ("Ngram", "Suffix")
@@ -105,13 +105,8 @@ def bench_speculation(args: argparse.Namespace) -> int:
             EngineSettings(dtype=args.dtype),
             lambda text: tokenizer.encode(text).ids,
             plan,
-            _write_line,
+            write_line,
             as_json=args.json,
         )
     except StartFailed as error:
         raise CommandError(f"{error.reason}: {error}", EXIT_START_FAILED) from error
-
-
-def _write_line(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
