@@ -39,7 +39,7 @@ def add_server(parser: Any) -> None:
     add("--json", action="store_true", help="a line of JSON for each row")
 
 
-def add_admin(parser: Any, *, is_token_required: bool = False) -> None:
+def add_admin(parser: Any) -> None:
     """Where its admin port is."""
     add = parser.add_argument
     add(
@@ -48,9 +48,8 @@ def add_admin(parser: Any, *, is_token_required: bool = False) -> None:
     add(
         "--admin-token-file",
         type=Path,
-        required=is_token_required,
         metavar="FILE",
-        help="with the admin token" + ("" if is_token_required else " (default: none)"),
+        help="with the admin token (default: none)",
     )
 
 

@@ -1,9 +1,126 @@
-"""Forty prompts of many kinds: lengths 1 to several hundred tokens, scripts, code, digits."""
+"""Prompts as text: forty of many kinds, and endless ones that repeat themselves or do not."""
+
+import random
+from collections.abc import Callable
 
 _PARAGRAPH = (
     "Continuous batching lets a request join the batch at any step. A request that ends leaves its "
     "place to the next one at once, so that the device never waits for the longest answer. "
 )
+
+
+_NAMES = [
+    "Ada",
+    "Bo",
+    "Cleo",
+    "Dan",
+    "Eva",
+    "Finn",
+    "Gita",
+    "Hugo",
+    "Ines",
+    "Jack",
+    "Kaya",
+    "Leo",
+    "Mona",
+    "Nils",
+    "Olga",
+    "Paul",
+]
+_CITIES = [
+    "Rome",
+    "Oslo",
+    "Lima",
+    "Cairo",
+    "Delhi",
+    "Paris",
+    "Quito",
+    "Seoul",
+    "Tunis",
+    "Vienna",
+    "Zagreb",
+    "Berlin",
+]
+_THINGS = [
+    "a lighthouse",
+    "rivers",
+    "the first computers",
+    "bread",
+    "winter",
+    "chess",
+    "volcanoes",
+    "an old piano",
+    "tides",
+    "gardens",
+    "a lost letter",
+    "bridges",
+    "honey bees",
+    "deserts",
+    "the moon",
+    "maps",
+    "trains",
+    "a clock that stopped",
+    "glass",
+    "islands",
+    "wool",
+    "thunder",
+    "coffee",
+    "a small bookshop",
+]
+_ASKED = (
+    "Write a short story about {} and {}.",
+    "Explain to a child what {} and {} have in common.",
+    "Give your opinion on {}, compared with {}.",
+    "Describe a day with {} and {} in your own words.",
+    "Write a letter to a friend about {} and {}.",
+)
+
+
+def free_prompts(rng: random.Random, count: int) -> list[str]:
+    """Questions whose answers go their own way, in the form of the demo model's chats."""
+    return [chat(rng.choice(_ASKED).format(*rng.sample(_THINGS, 2))) for _ in range(count)]
+
+
+def repetitive_prompts(rng: random.Random, count: int) -> list[str]:
+    """Records, rows and code whose next lines look like those before."""
+    return [rng.choice(_LISTINGS)(rng) for _ in range(count)]
+
+
+def _records(rng: random.Random) -> str:
+    return "".join(
+        f'{{"id": {number}, "name": "{rng.choice(_NAMES)}", "city": "{rng.choice(_CITIES)}"}}\n'
+        for number in range(1, 5)
+    )
+
+
+def _rows(rng: random.Random) -> str:
+    cells = [
+        f"<tr><td>{rng.choice(_NAMES)}</td><td>{rng.choice(_CITIES)}</td></tr>\n" for _ in "123"
+    ]
+    return "<table>\n" + "".join(cells)
+
+
+def _asserts(rng: random.Random) -> str:
+    name = rng.choice(_NAMES).lower()
+    return "".join(
+        f'    assert {name}({n}, {n + 1}) == {n * (n + 1)}, "{name} of {n}"\n' for n in range(1, 5)
+    )
+
+
+def _refrain(rng: random.Random) -> str:
+    name, city = rng.choice(_NAMES), rng.choice(_CITIES)
+    return f"{name} went to {city}, and came back to {city}, and said: I saw the sea.\n" * 3
+
+
+_LISTINGS: tuple[Callable[[random.Random], str], ...] = (_records, _rows, _asserts, _refrain)
+
+
+def chat(question: str) -> str:
+    """A question to the demo model, with its system prompt."""
+    return (
+        f"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n{question}"
+        "<|im_end|>\n<|im_start|>assistant\n"
+    )
 
 
 def varied_prompts() -> list[str]:
@@ -41,8 +158,7 @@ def varied_prompts() -> list[str]:
         "Water boils at 100 degrees",
     ]
     chats = [
-        f"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n{question}"
-        "<|im_end|>\n<|im_start|>assistant\n"
+        chat(question)
         for question in (
             "What is the capital of Italy?",
             "Write a haiku about rain.",

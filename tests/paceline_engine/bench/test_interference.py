@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from paceline_engine.bench import interference
 
 
@@ -36,12 +38,28 @@ def test_a_target_is_compared_with_the_fastest_budget_that_meets_it() -> None:
     assert found["best_budget"] == 128
     assert found["throughput_ratio"] == 1.05
     assert found["p99_over_target"] == 1.05
+    assert found["is_met"]
 
 
 def test_a_target_that_no_budget_meets_has_no_ratio() -> None:
     (found,) = interference.verdicts([*ROWS, row("target", 45, 44.0, 150.0, factor=1.1)])
     assert found["best_budget"] is None
     assert found["throughput_ratio"] is None
+
+
+@pytest.mark.parametrize(("p99", "speed"), [(97.0, 252.0), (84.0, 225.0)])
+def test_a_target_that_is_missed_or_dearly_met_is_told(p99: float, speed: float) -> None:
+    rows = [*ROWS, row("target", 80, p99, speed, factor=2.0)]
+    (found,) = interference.verdicts(rows)
+    assert not found["is_met"]
+    assert "NOT MET" in interference.table(rows)
+
+
+def test_the_steady_streams_count_among_the_runs() -> None:
+    sweep = interference.Sweep(
+        admin_url="", admin_token="", budgets=[64, 128], factors=[2.0], rounds=3
+    )
+    assert sweep.num_runs == 12
 
 
 def test_medians_over_rounds_count() -> None:
