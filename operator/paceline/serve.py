@@ -99,6 +99,12 @@ def _add_admin(add: Add) -> None:
         help=f"file with one or two SHA-256 digests of accepted admin tokens {_LOOPBACK_ONLY}",
     )
     add(
+        "--tuning-file",
+        type=Path,
+        metavar="FILE",
+        help="a tuner's state, to be shown on the admin page (default: none)",
+    )
+    add(
         "--settings-revision",
         type=_revision,
         metavar="N",

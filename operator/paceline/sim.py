@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import EXIT_OK, CommandError
+from paceline.flag_values import changes_of
 from paceline_crds import flags
 from paceline_crds.settings import knobs
 
@@ -125,7 +126,7 @@ def _replay(args: argparse.Namespace) -> int:
     given = [flags.flag_of(name) for name in knobs() if hasattr(args, name)]
     if given:
         raise CommandError(f"{given[0]} belongs to a run without --replay; use --set NAME=VALUE")
-    changes = _changes(args.set)
+    changes = changes_of(args.set)
     try:
         parse_changes(changes)  # first: a short recording must not hide a wrong name
         found = recording.load(args.replay)
@@ -136,22 +137,6 @@ def _replay(args: argparse.Namespace) -> int:
     _show(args, answer.rows, answer.notes)
     _plot(args, [(n, s.timeline.points) for n, s in zip(names, answer.simulators, strict=True)])
     return EXIT_OK
-
-
-def _changes(given: Sequence[str]) -> dict[str, Any]:
-    """`maxNumSeqs=8` -> {"maxNumSeqs": 8}; what is no JSON is a word."""
-    changes: dict[str, Any] = {}
-    for text in given:
-        name, is_pair, value = text.partition("=")
-        if not is_pair or not name:
-            raise CommandError(f"--set must be NAME=VALUE, got {text!r}")
-        try:
-            changes[name] = json.loads(value)
-        except ValueError:
-            changes[name] = value
-        if isinstance(changes[name], float):  # shares are decimals in quotes
-            changes[name] = value
-    return changes
 
 
 def _run(args: argparse.Namespace) -> int:
