@@ -11,7 +11,7 @@ from paceline_crds import crd
 from paceline_crds.phases import StartupPhase
 from paceline_crds.status import ConditionStatus, ConditionType
 from paceline_operator.decide.actions import Event
-from paceline_operator.decide.failures import Failure, FailureReason
+from paceline_operator.decide.failures import Failure, FailureReason, cut
 from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.rollout import Stage
 from paceline_operator.decide.settings_push import Agreement
@@ -19,6 +19,8 @@ from paceline_operator.resources import objects
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 C = ConditionType
+LONGEST_MESSAGE = 4096
+"""As the schema has it; the server refuses a longer one together with the whole status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +117,7 @@ def as_status(
             "type": verdict.type.value,
             "status": verdict.status.value,
             "reason": str(verdict.reason),
-            "message": verdict.message,
+            "message": cut(verdict.message, LONGEST_MESSAGE),
             "lastTransitionTime": _since(old.get(verdict.type.value), verdict, now),
             "observedGeneration": generation,
         }

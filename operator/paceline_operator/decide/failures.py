@@ -126,7 +126,7 @@ def of_write(failure: WriteFailure) -> Failure:
         reason = FailureReason.WRITE_REFUSED
     return Failure(
         reason=reason,
-        message=_cut(f"{failure.action} of {failure.target} was refused: {failure.message}"),
+        message=cut(f"{failure.action} of {failure.target} was refused: {failure.message}"),
     )
 
 
@@ -187,15 +187,15 @@ def _ended(ended: Object) -> Failure:
             known = FailureReason.INVALID_SETTINGS
         return Failure(
             reason=known or FailureReason.ENGINE_CRASHED,
-            message=_cut(message if known or not reason else f"{reason}: {message}"),
+            message=cut(message if known or not reason else f"{reason}: {message}"),
         )
     for pattern, reason_found in _FOREIGN_WORDS:
         if found := pattern.search(words):
-            return Failure(reason=reason_found, message=_cut(_line_around(words, found.start())))
+            return Failure(reason=reason_found, message=cut(_line_around(words, found.start())))
     last = words.strip().splitlines()[-1:] or ["its log is empty"]
     return Failure(
         reason=FailureReason.ENGINE_CRASHED,
-        message=_cut(f"the engine ended with exit code {code}: {last[0].strip()}"),
+        message=cut(f"the engine ended with exit code {code}: {last[0].strip()}"),
     )
 
 
@@ -203,7 +203,7 @@ def _said(reading: EngineReading | None) -> Failure | None:
     if reading is None or not reading.is_reachable or reading.phase != StartupPhase.FAILED:
         return None
     known = next((item for item in FailureReason if item == reading.reason), None)
-    return Failure(reason=known or FailureReason.ENGINE_CRASHED, message=_cut(reading.message))
+    return Failure(reason=known or FailureReason.ENGINE_CRASHED, message=cut(reading.message))
 
 
 def _mounts(pod: Object, events: Iterable[PodEvent]) -> Failure | None:
@@ -213,7 +213,7 @@ def _mounts(pod: Object, events: Iterable[PodEvent]) -> Failure | None:
             continue
         missing = _NO_SECRET.search(event.message)
         reason = FailureReason.SECRET_MISSING if missing else FailureReason.MOUNT_FAILED
-        return Failure(reason=reason, message=_cut(event.message))
+        return Failure(reason=reason, message=cut(event.message))
     return None
 
 
@@ -223,8 +223,9 @@ def _line_around(words: str, position: int) -> str:
 
 
 def _text(value: Object, key: str) -> str:
-    return _cut(objects.text(value, key))
+    return cut(objects.text(value, key))
 
 
-def _cut(message: str) -> str:
-    return message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 3] + "..."
+def cut(message: str, most: int = _MAX_MESSAGE) -> str:
+    """A message that is not longer than that."""
+    return message if len(message) <= most else message[: most - 3] + "..."

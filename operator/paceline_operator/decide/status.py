@@ -10,6 +10,9 @@ from paceline_operator.decide.pod_view import PodView
 from paceline_operator.resources import objects
 from paceline_operator.resources.overlay import Wanted, text_of
 
+_LONGEST_VALUE = 128
+"""As the schema has it: an engine of another release may say more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
@@ -98,7 +101,7 @@ def effective(
             # Until an engine has spoken, its last word stands: no flicker while pods restart.
             last = old.get(label, {})
             fallback = last.get("value", "") if last.get("source") == Source.ENGINE else ""
-            shown = text_of(said[label]) if label in said else fallback
+            shown = text_of(said[label])[:_LONGEST_VALUE] if label in said else fallback
         else:
             shown = text_of(value)
         entry = {"name": label, "value": shown, "source": source.value}

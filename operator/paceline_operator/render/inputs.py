@@ -81,7 +81,7 @@ def decode(annotation: str) -> PinnedInputs | None:
     """Read an annotation back; None if this operator cannot render what it says."""
     try:
         read = json.loads(annotation)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if objects.whole(read, "templateVersion") != TEMPLATE_VERSION:
         return None
@@ -105,7 +105,7 @@ def version_of(annotation: str) -> int:
     """Version of the renderer that made a template, 0 if the annotation does not say."""
     try:
         return objects.whole(json.loads(annotation), "templateVersion")
-    except ValueError:
+    except (ValueError, RecursionError):
         return 0
 
 
@@ -208,6 +208,6 @@ def boot_in(annotation: str) -> Mapping[str, int]:
     """Boot maxima (camelCase) that an annotation of any version names."""
     try:
         boot = objects.mapping(json.loads(annotation), "boot")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return {name: value for name, value in boot.items() if isinstance(value, int)}

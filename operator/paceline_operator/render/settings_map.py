@@ -57,7 +57,8 @@ def clamped(values: Values, boot: Mapping[str, int]) -> dict[str, Any]:
     for name, knob in knobs().items():
         label = border_name(name)
         most = boot.get(border_name(knob.boot_maximum)) if knob.boot_maximum else None
-        if most is not None and lowered.get(label) is not None:
+        # What a ConfigMap holds may have been written by hand: a text stays as it is.
+        if most is not None and isinstance(lowered.get(label), int):
             lowered[label] = min(lowered[label], most)
     return lowered
 
@@ -99,7 +100,7 @@ def read(item: objects.Object) -> Recorded | None:
     """What a ConfigMap in the cluster says, None if it says nothing of use."""
     try:
         body = json.loads(objects.text(item, "data", SETTINGS_FILE))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(body, dict):
         return None

@@ -6,6 +6,7 @@ and a new plan is made.
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,11 @@ from paceline_operator.shell.kinds import Kind
 from paceline_operator.shell.memory import Memory
 
 _log = logging.getLogger(__name__)
+ENGINES_S = 30.0
+"""Engines have so long in one plan; what they were not told by then they are told in the next."""
+WRITES_S = 120.0
+"""A plan that takes longer is left where it is, and a new one made: a look has to end."""
+_TO_ENGINES = (PatchSettings, DrainPod)
 Fence = Callable[[], None]
 """Raises LeaseLost if this process may not write any more."""
 
@@ -64,6 +70,7 @@ class Executor:
     engines: EngineClient
     fence: Fence
     clock: Callable[[], float]
+    elapsed: Callable[[], float] = time.monotonic
 
     async def carry_out(self, plan: Plan, seen: Gathered, memory: Memory) -> Outcome:
         """Do it.
@@ -73,8 +80,16 @@ class Executor:
             LeaseLost: nothing may be written any more.
         """
         outcome = Outcome()
+        began, told_s = self.elapsed(), 0.0
         for action in plan.actions:
             self.fence()
+            start = self.elapsed()
+            if start - began > WRITES_S:
+                name = objects.name(seen.observed.deployment)
+                _log.warning("%s: writes take long; the rest is planned anew", name)
+                return outcome
+            if isinstance(action, _TO_ENGINES) and told_s > ENGINES_S:
+                continue
             try:
                 await self._do(action, seen)
             except (ApiRefused, EngineRefused) as refused:
@@ -96,6 +111,8 @@ class Executor:
             else:
                 memory.succeeded(action, self.clock())
                 outcome.num_done += not isinstance(action, Event)
+            if isinstance(action, _TO_ENGINES):
+                told_s += self.elapsed() - start
         memory.keep_only(plan.actions)
         return outcome
 

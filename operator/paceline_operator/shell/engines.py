@@ -1,5 +1,6 @@
 """The admin ports of engines. That one does not answer is a reading, not an error."""
 
+import asyncio
 import ipaddress
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -11,11 +12,20 @@ from paceline_crds.phases import DrainPhase, StartupPhase
 from paceline_operator.decide.observed import EngineReading
 from paceline_operator.render.names import ADMIN_PORT, HTTP_PORT
 from paceline_operator.resources import objects
+from paceline_operator.shell import answers
 from paceline_operator.shell.errors import EngineRefused, EngineUnreachable
 from paceline_operator.shell.port_forward import PortForwards
 
 Pod = Mapping[str, Any]
 TIMEOUT_S = 5.0
+READ_S = 10.0
+"""A pod has so long for all answers of one reading together."""
+MOST_BYTES = 1024 * 1024
+MOST_BYTES_OF_REQUESTS = 8 * 1024 * 1024
+_MOST_TEXT = 1024
+_MOST_KEY = 63
+_MOST = 2**53 - 1
+"""Greatest number that status holds; the engine refuses revisions above it too."""
 _UNAUTHORIZED = 401
 
 
@@ -65,32 +75,35 @@ class Engines:
             tokens: accepted ones, newest first; older pods may know the older one alone.
             with_requests: also ask how many requests it has.
         """
+        settings: Mapping[str, Any] = {}
+        requests: Mapping[str, Any] = {}
         try:
-            status = await self._ask("GET", pod, routes.ADMIN_STATUS, tokens)
-            settings: Mapping[str, Any] = {}
-            if status.get("revision") is not None:
-                settings = await self._ask("GET", pod, routes.ADMIN_SETTINGS, tokens)
-            requests: Mapping[str, Any] = {}
-            if with_requests and settings:
-                requests = await self._ask("GET", pod, routes.ADMIN_REQUESTS, tokens)
+            async with asyncio.timeout(READ_S):
+                status = await self._ask("GET", pod, routes.ADMIN_STATUS, tokens)
+                if status.get("revision") is not None:
+                    settings = await self._ask("GET", pod, routes.ADMIN_SETTINGS, tokens)
+                if with_requests and settings:
+                    requests = await self._ask("GET", pod, routes.ADMIN_REQUESTS, tokens)
         except (EngineUnreachable, EngineRefused) as error:
             return self._nothing(pod, str(error))
+        except TimeoutError:
+            return self._nothing(pod, f"{objects.name(pod)}: not read within {READ_S:g} s")
         return EngineReading(
             pod_uid=objects.uid(pod),
             read_at=self._clock(),
             is_reachable=True,
             is_ready=status.get("ready") is True,
             is_live=status.get("live") is True,
-            reason=objects.text(status, "reason"),
-            message=objects.text(status, "message"),
-            model=objects.text(status, "model"),
-            phase=objects.text(status, "phase"),
+            reason=_text(status, "reason"),
+            message=_text(status, "message"),
+            model=_text(status, "model"),
+            phase=_text(status, "phase"),
             progress=_number(status.get("progress")),
-            drain_phase=objects.text(status, "drain", "phase") or DrainPhase.SERVING,
+            drain_phase=_text(status, "drain", "phase") or DrainPhase.SERVING,
             revision=_whole(settings.get("revision")),
             generation=_whole(settings.get("generation")),
             settings=objects.mapping(settings, "settings"),
-            num_requests=len(requests["requests"]) if "requests" in requests else None,
+            num_requests=_length(requests.get("requests")),
             capacity=_wholes(status, "capacity"),
             memory_plan=_wholes(status, "memoryPlan"),
             kernels=objects.mapping(status, "kernels"),
@@ -102,7 +115,7 @@ class Engines:
             found = await self._ask("GET", pod, routes.MODELS, (), port=HTTP_PORT)
         except (EngineUnreachable, EngineRefused) as error:
             return self._nothing(pod, str(error))
-        models = [objects.text(item, "id") for item in objects.items(found, "data")]
+        models = [_text(item, "id") for item in objects.items(found, "data")]
         return EngineReading(
             pod_uid=objects.uid(pod),
             read_at=self._clock(),
@@ -137,7 +150,10 @@ class Engines:
 
     def _nothing(self, pod: Pod, message: str) -> EngineReading:
         return EngineReading(
-            pod_uid=objects.uid(pod), read_at=self._clock(), is_reachable=False, message=message
+            pod_uid=objects.uid(pod),
+            read_at=self._clock(),
+            is_reachable=False,
+            message=message[:_MOST_TEXT],
         )
 
     async def _ask(
@@ -151,14 +167,15 @@ class Engines:
         port: int = ADMIN_PORT,
     ) -> dict[str, Any]:
         if self._http is None:
-            timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=2.0)
-            self._http = aiohttp.ClientSession(timeout=timeout)
+            self._http = answers.session(aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=2.0))
         try:
             url = f"http://{await self._access.address(pod, port)}{path}"
             tried = tuple(tokens) or ("",)
             for token in tried:
                 headers = {"Authorization": f"Bearer {token}"} if token else {}
-                async with self._http.request(method, url, json=body, headers=headers) as answer:
+                async with self._http.request(
+                    method, url, json=body, headers=headers, allow_redirects=False
+                ) as answer:
                     if answer.status == _UNAUTHORIZED and token != tried[-1]:
                         continue
                     return await _object(answer)
@@ -170,23 +187,42 @@ class Engines:
 
 
 async def _object(answer: aiohttp.ClientResponse) -> dict[str, Any]:
-    body = await answer.json(content_type=None)
+    is_long = answer.url.path == routes.ADMIN_REQUESTS
+    body = await answers.json_of(answer, MOST_BYTES_OF_REQUESTS if is_long else MOST_BYTES)
     if not isinstance(body, dict):
         raise EngineRefused(answer.status, f"no JSON object from {answer.url.path}")
     if answer.status >= 400:
         told = objects.text(body, "error", "message") or str(body)[:200]
-        raise EngineRefused(answer.status, told)
+        raise EngineRefused(answer.status, told[:_MOST_TEXT])
     return body
 
 
+def _text(value: Any, *path: str) -> str:
+    return objects.text(value, *path)[:_MOST_TEXT]
+
+
+def _is_amount(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= _MOST
+
+
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and _is_amount(value) else None
+
+
+def _length(value: Any) -> int | None:
+    return len(value) if isinstance(value, list) else None
 
 
 def _wholes(status: Mapping[str, Any], name: str) -> dict[str, int]:
+    """Amounts that status can hold; an engine of another release may say others."""
     found = objects.mapping(status, name)
-    return {key: int(value) for key, value in found.items() if isinstance(value, int | float)}
+    return {
+        key: int(value)
+        for key, value in found.items()
+        if 0 < len(key) <= _MOST_KEY and _is_amount(value)
+    }
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if _is_amount(value) else 0.0

@@ -34,6 +34,11 @@ STARTING_S = 5.0
 MOUNTING_S = 10.0
 """A pod without a container after so long is looked up in the cluster's warnings."""
 _MAX_AT_ONCE = 32
+READINGS_S = 60.0
+"""All engines of a deployment together have so long; who was not asked by then is asked next time.
+
+Without an end a thousand slow ones would keep a look busy until the operator counts as hung.
+"""
 
 
 class EngineClient(Protocol):
@@ -137,9 +142,18 @@ class Gatherer:
         self, pods: tuple[Object, ...], tokens: tuple[str, ...], *, with_requests: bool
     ) -> dict[str, EngineReading]:
         slots = asyncio.Semaphore(_MAX_AT_ONCE)
+        elapsed = asyncio.get_running_loop().time
+        end = elapsed() + READINGS_S
 
         async def ask(pod: Object) -> EngineReading:
             async with slots:
+                if elapsed() > end:
+                    return EngineReading(
+                        pod_uid=objects.uid(pod),
+                        read_at=self.clock(),
+                        is_reachable=False,
+                        message="not asked: the others of this deployment took too long",
+                    )
                 if _is_vllm(pod):
                     return await self.engines.read_vllm(pod)
                 return await self.engines.read(pod, tokens, with_requests=with_requests)

@@ -35,19 +35,24 @@ class MasterKeys:
             key = self._current.read_bytes().strip()
         except OSError as error:
             raise StartRefused(f"the master key of admin tokens cannot be read: {error}") from error
+        self._enough(key)
+
+    def _enough(self, key: bytes) -> bytes:
         if len(key) < MIN_BYTES:
             raise StartRefused(
                 f"the master key in {self._current} must have at least {MIN_BYTES} bytes, got "
                 f"{len(key)}; make one with `openssl rand -hex 32`"
             )
+        return key
 
     def tokens(self, deployment: Mapping[str, Any]) -> tuple[str, ...]:
         """Accepted tokens of an LLMDeployment, newest first.
 
         Raises:
             OSError: the current key cannot be read any more.
+            StartRefused: it has become too short: tokens made of it could be guessed.
         """
-        found = [self._current.read_bytes().strip()]
+        found = [self._enough(self._current.read_bytes().strip())]
         if self._previous is not None and self._previous.is_file():
             previous = self._previous.read_bytes().strip()
             if len(previous) >= MIN_BYTES and previous != found[0]:

@@ -106,7 +106,11 @@ class Lock:
         try:
             live = await self._cluster.get(kinds.LEASE, self._namespace, self._name)
             if live is not None and self._holder(live) == self._identity:
-                spec = {**live["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+                spec = {
+                    **objects.mapping(live, "spec"),
+                    "holderIdentity": "",
+                    "leaseDurationSeconds": 1,
+                }
                 await self._cluster.write_lease({**live, "spec": spec})
         except (ApiRefused, ApiUnreachable) as error:
             _log.info("the Lease could not be given back: %s", error)
@@ -142,7 +146,7 @@ class Lock:
 
     def _wanted(self, live: dict[str, Any] | None) -> dict[str, Any]:
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        before = live["spec"] if live is not None else {}
+        before = objects.mapping(live, "spec")
         is_mine = before.get("holderIdentity") == self._identity
         spec = {
             "holderIdentity": self._identity,

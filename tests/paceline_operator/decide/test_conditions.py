@@ -149,3 +149,10 @@ def test_the_two_of_kstatus_are_never_true_together() -> None:
                 if item.status is ConditionStatus.TRUE
             }
             assert not {ConditionType.STALLED, ConditionType.RECONCILING} <= kinds
+
+
+def test_a_message_is_never_longer_than_the_schema_allows() -> None:
+    refusal = Refusal(reason="InvalidSpec", message="x" * 100_000)
+    made = conditions.verdicts(replace(GOOD, refusal=refusal))
+    shown = conditions.as_status(made, [], 1, 0.0)
+    assert max(len(item["message"]) for item in shown) == conditions.LONGEST_MESSAGE

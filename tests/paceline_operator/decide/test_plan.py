@@ -12,6 +12,7 @@ from paceline_crds import crd
 from paceline_operator.decide import plan as planning
 from paceline_operator.decide.actions import Apply, Delete, Event, WriteStatus
 from paceline_operator.decide.observed import Config, Inputs, Observed, WriteFailure
+from paceline_operator.render.names import INPUTS_ANNOTATION
 from paceline_operator.testing.world import START, World
 from paceline_operator.testing.worlds import settled, spec_of
 
@@ -289,6 +290,32 @@ def test_a_child_whose_spec_is_odd_is_no_error(spec: Any) -> None:
     odd = tuple({**child, "spec": spec} for child in observed.children["Deployment"])
     children = {**observed.children, "Deployment": odd}
     assert planning.plan(replace(observed, children=children), START + 100).actions
+
+
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize("text", [NESTED, '{"templateVersion": 1, "boot": ' + NESTED, "9" * 9000])
+def test_an_annotation_of_nonsense_is_no_error(text: str) -> None:
+    observed = observed_in_the_middle_of_a_rollout()
+    odd = tuple(
+        {**child, "metadata": {**child["metadata"], "annotations": {INPUTS_ANNOTATION: text}}}
+        for child in observed.children["Deployment"]
+    )
+    children = {**observed.children, "Deployment": odd}
+    assert planning.plan(replace(observed, children=children), START + 100).actions
+
+
+@pytest.mark.parametrize("text", [NESTED, '{"revision": 3, "settings": {"maxNumSeqs": "x"}}'])
+def test_settings_of_nonsense_are_no_error_while_spec_is_refused(text: str) -> None:
+    observed = observed_in_the_middle_of_a_rollout()
+    odd = tuple(
+        {**child, "data": {"settings.json": text}} for child in observed.children["ConfigMap"]
+    )
+    children = {**observed.children, "ConfigMap": odd}
+    wrong = {**observed.deployment, "spec": {"replicas": 2}}
+    seen = replace(observed, deployment=wrong, children=children)
+    assert planning.plan(seen, START + 100).actions
 
 
 def test_nothing_at_all_is_no_work() -> None:

@@ -11,6 +11,7 @@ from paceline_operator.decide.observed import EngineReading
 from paceline_operator.decide.tuning.state import Mood, Phase
 from paceline_operator.render import names
 from paceline_operator.resources import objects
+from paceline_operator.shell import gather as gathering
 from paceline_operator.shell.cache import Cache
 from paceline_operator.shell.cluster import Cluster
 from paceline_operator.shell.gather import MOUNTING_S, STARTING_S, Gathered, Gatherer
@@ -183,3 +184,17 @@ def test_the_deployment_itself_does_not_keep_itself_from_going_on(tmp_path: Path
     assert num_changing(tmp_path, deployment("mine", "Verifying")) == 0
     several = [deployment(f"other-{number}", "Settling") for number in range(3)]
     assert num_changing(tmp_path, *several) == 3
+
+
+def test_engines_that_take_long_do_not_keep_a_look_busy_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "READINGS_S", -1.0)
+    scene = Scene(tmp_path, pods=[pod("a"), pod("b")])
+    readings = scene.gather().observed.readings
+    assert scene.engines.asked == []
+    assert {name: reading.is_reachable for name, reading in readings.items()} == {
+        "a": False,
+        "b": False,
+    }
+    assert "took too long" in readings["a"].message

@@ -51,3 +51,16 @@ def test_a_key_that_is_short_or_missing_is_refused_at_the_start(tmp_path: Path) 
     file.write_text("short")
     with pytest.raises(StartRefused, match="at least 16 bytes, got 5"):
         MasterKeys(file).check()
+
+
+@pytest.mark.parametrize("text", ["", "short"])
+def test_a_key_that_becomes_short_while_it_is_used_makes_no_token(
+    tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("k" * 32)
+    made = MasterKeys(file)
+    made.check()
+    file.write_text(text)
+    with pytest.raises(StartRefused, match="at least 16 bytes"):
+        made.tokens(deployment())

@@ -118,3 +118,13 @@ def test_a_server_that_does_not_answer_leaves_the_lease_as_long_as_it_lasts(
 def test_without_a_lease_the_only_operator_always_acts() -> None:
     Always().fence()
     assert Always().is_leader()
+
+
+def test_a_lease_that_somebody_made_without_a_spec_is_taken(api: FakeApi, clock: Clock) -> None:
+    async def script() -> None:
+        one = lock(api, clock, "one")
+        assert await one.attempt()
+        api.store.objects["Lease", "operator"].pop("spec")
+        assert await lock(api, clock, "two").attempt()
+
+    asyncio.run(script())
