@@ -198,7 +198,7 @@ def release(namespace: Namespace, image: Image, tmp_path: Path) -> Iterator[Rele
 @pytest.fixture
 def deployment(namespace: Namespace, operator: OperatorProcess) -> Deployment:
     """The LLMDeployment of this test, which that operator looks after. Not applied yet."""
-    return Deployment(namespace, operator.tail)
+    return Deployment(namespace, operator.tail, operator.settle)
 
 
 def _image(cluster: Cluster, model: Path | None = None) -> Image:

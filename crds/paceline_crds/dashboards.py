@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from paceline_crds import metrics as m
 from paceline_crds.grafana import SELECTOR, Dashboard, Panel, Query, Row
+from paceline_crds.operator_dashboard import OPERATOR
 
 _PODS = "namespace,paceline_dev_deployment,pod"
 _DEPLOYMENTS = "namespace,paceline_dev_deployment"
@@ -16,7 +17,7 @@ _POD = "{{pod}}"
 
 def files() -> Mapping[str, str]:
     """File name without its ending -> JSON."""
-    return {board.uid: board.as_json() for board in (SERVING, ENGINE, SETTINGS)}
+    return {board.uid: board.as_json() for board in (SERVING, ENGINE, SETTINGS, OPERATOR)}
 
 
 def _series(name: str, *matchers: str) -> str:

@@ -58,6 +58,8 @@ def help_of(name: str) -> str:
         notes.append(f"in {knob.unit}")
     if field.default is not None:
         notes.append(f"default {default_text(name)}")
+    elif "default" not in described(name).lower():
+        notes.append("default: none")
     notes.append(f"change: {knob.change}")
     return f"{described(name)} ({'; '.join(notes)})"
 

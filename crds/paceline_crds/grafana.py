@@ -14,7 +14,15 @@ DEPLOYMENT_LABEL = "paceline_dev_deployment"
 SELECTOR = (
     f'{NAMESPACE_LABEL}=~"$namespace",{DEPLOYMENT_LABEL}=~"$deployment",model_name=~"$model_name"'
 )
-"""Label matchers of every query, from the variables above the panels."""
+"""Label matchers of every query about engines, from the variables above the panels."""
+OPERATOR_SELECTOR = f'{NAMESPACE_LABEL}=~"$namespace"'
+"""The same for the operator, which knows no model."""
+_OF_ENGINES = (
+    ("namespace", NAMESPACE_LABEL),
+    ("deployment", DEPLOYMENT_LABEL),
+    ("model_name", "model_name"),
+)
+OF_OPERATOR = (("namespace", NAMESPACE_LABEL),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,7 @@ class Dashboard:
     Attributes:
         uid: stays the same for ever, since links name it.
         anchor: a metric whose series give the variables their values.
+        variables: names and labels of what can be chosen, each among the choices before it.
     """
 
     uid: str
@@ -64,6 +73,7 @@ class Dashboard:
     description: str
     anchor: str
     rows: tuple[Row, ...]
+    variables: tuple[tuple[str, str], ...] = _OF_ENGINES
 
     def as_json(self) -> str:
         """The page as Grafana imports it."""
@@ -85,21 +95,20 @@ def _page(board: Dashboard) -> dict[str, Any]:
         "timezone": "",
         "annotations": {"list": []},
         "links": [],
-        "templating": {"list": _variables(board.anchor)},
+        "templating": {"list": _variables(board)},
         "panels": _panels(board.rows),
     }
 
 
-def _variables(anchor: str) -> list[dict[str, Any]]:
+def _variables(board: Dashboard) -> list[dict[str, Any]]:
     source = {"name": "datasource", "label": "Data source", "type": "datasource"}
-    namespace = f'{NAMESPACE_LABEL}=~"$namespace"'
-    deployment = f'{namespace},{DEPLOYMENT_LABEL}=~"$deployment"'
-    return [
-        {**source, "query": "prometheus", "current": {}, "hide": 0, "refresh": 1},
-        _values_of("namespace", f"label_values({anchor}, {NAMESPACE_LABEL})"),
-        _values_of("deployment", f"label_values({anchor}{{{namespace}}}, {DEPLOYMENT_LABEL})"),
-        _values_of("model_name", f"label_values({anchor}{{{deployment}}}, model_name)"),
-    ]
+    made = [{**source, "query": "prometheus", "current": {}, "hide": 0, "refresh": 1}]
+    chosen: list[str] = []
+    for name, label in board.variables:
+        among = f"{{{','.join(chosen)}}}" if chosen else ""
+        made.append(_values_of(name, f"label_values({board.anchor}{among}, {label})"))
+        chosen.append(f'{label}=~"${name}"')
+    return made
 
 
 def _values_of(name: str, query: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A cluster as a journey uses it: kubectl, programs in its network, and its nodes."""
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import images, network
+from cluster.api import Api, Query
 from cluster.binaries import program
 from cluster.layout import MARKER, Layout
 from cluster.processes import end, inside
@@ -33,6 +35,8 @@ class Cluster:
         found = shutil.which("kubectl") if layout is None else None
         self._kubectl = found or str(program("kubectl"))
         self._prefix = inside(layout) if layout else []
+        self._loaded: set[str] = set()
+        self._api = Api(layout) if layout else None
 
     @classmethod
     def here(cls, layout: Layout) -> "Cluster":
@@ -44,7 +48,12 @@ class Cluster:
         """For programs that talk to the cluster: the kubeconfig, and kubectl on the path."""
         path = f"{Path(self._kubectl).parent}:{os.environ['PATH']}"
         env = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": path}
-        return {**env, MARKER: str(self.layout.folder)} if self.layout else env
+        if self.layout is None:
+            return env
+        # All clusters of this machine have the same address: what kubectl remembers of the kinds
+        # of one is nothing for the next.
+        remembered = str(self.layout.folder / "kubectl-cache")
+        return {**env, MARKER: str(self.layout.folder), "KUBECACHEDIR": remembered}
 
     def run(
         self,
@@ -127,6 +136,9 @@ class Cluster:
 
     def get(self, what: str, *arguments: str) -> Document:
         """One object, or a list where no name is given; {} where there is none of that name."""
+        query = Query.parse(what, arguments)
+        if self._api is not None and query is not None:
+            return self._api.get(query)
         text = self.kubectl("get", what, *arguments, "--ignore-not-found", "-o=json")
         found: Document = json.loads(text) if text else {}
         return found
@@ -160,14 +172,19 @@ class Cluster:
         self.kubectl("patch", *where, "--type=json", f"--patch={patch}")
 
     def load_image(self, archive: bytes | Path) -> None:
-        """Give an image archive (OCI or docker) to every node of this machine's cluster."""
+        """Give an image archive (OCI or docker) to every node of this machine's cluster, once."""
         assert self.layout is not None, "only nodes of this machine take images by hand"
+        digest = hashlib.sha256(archive).hexdigest() if isinstance(archive, bytes) else ""
+        if digest in self._loaded:
+            return
         for name in self.node_names():
             node = self.layout.node(int(name.removeprefix("node")))
             if isinstance(archive, Path):
                 images.load_file(node, archive)
             else:
                 images.load(node, archive)
+        if digest:
+            self._loaded.add(digest)
 
 
 def listed(documents: Sequence[Document]) -> str:

@@ -17,12 +17,20 @@ CHILD_KINDS = (
 HOPELESS = {"EngineCrashed", "InvalidSettings"}
 """Reasons with which waiting for Ready is in vain."""
 ASK = """
-import json, sys, openai
+import json, sys, time, openai
 client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=90)
 question = [{"role": "user", "content": "What is the capital of France?"}]
-answer = client.chat.completions.create(
-    model="demo", messages=question, max_tokens=8, temperature=0
-)
+deadline = time.monotonic() + 30
+while True:
+    try:
+        answer = client.chat.completions.create(
+            model="demo", messages=question, max_tokens=8, temperature=0
+        )
+        break
+    except openai.APIConnectionError:  # a node hears of ready pods a moment after we do
+        if time.monotonic() > deadline:
+            raise
+        time.sleep(0.2)
 print(json.dumps(answer.choices[0].message.content))
 """
 
@@ -48,11 +56,19 @@ class Deployment:
 
     Attributes:
         told: the operator's last words, for a message about a failure.
+        settle: waits until the operator has nothing left to do. Status is the first thing that it
+            writes, so what it says may come before the children that it speaks of.
     """
 
-    def __init__(self, namespace: Namespace, told: Callable[[], str] = str) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        told: Callable[[], str] = str,
+        settle: Callable[[], None] = lambda: None,
+    ) -> None:
         self.namespace = namespace
         self.told = told
+        self.settle = settle
 
     def apply(self, **spec: object) -> None:
         """Apply `manifest(**spec)`."""
@@ -91,30 +107,30 @@ class Deployment:
         )
 
     def wait_ready(self, timeout_s: float = 300) -> Document:
-        """Wait until it is ready as its spec stands, and return it."""
-
-        def probe() -> Document | None:
-            found = self.get()
-            generation = found["metadata"]["generation"]
-            status = found.get("status", {})
-            conditions = status.get("conditions", [])
-            assert not any(item["reason"] in HOPELESS for item in conditions), json.dumps(status)
-            is_ready_now = any(
-                item["type"] == "Ready"
-                and item["status"] == "True"
-                and item["observedGeneration"] == generation
-                for item in conditions
-            )
-            return (
-                found if status.get("observedGeneration") == generation and is_ready_now else None
-            )
-
-        return until(
+        """Wait until it is ready as its spec stands and all is written down, and return it."""
+        until(
             "the deployment is ready",
-            probe,
+            self._is_ready,
             timeout_s=timeout_s,
-            interval_s=0.5,
+            interval_s=0.3,
             seen=lambda: json.dumps(self.get().get("status")) + self.told(),
+        )
+        self.settle()
+        return self.get()
+
+    def _is_ready(self) -> bool:
+        found = self.get()
+        generation = found.get("metadata", {}).get("generation")
+        status = found.get("status", {})
+        if status.get("observedGeneration") != generation:
+            return False  # it speaks of the spec before
+        conditions = status.get("conditions", [])
+        assert not any(item["reason"] in HOPELESS for item in conditions), json.dumps(status)
+        return any(
+            item["type"] == "Ready"
+            and item["status"] == "True"
+            and item["observedGeneration"] == generation
+            for item in conditions
         )
 
     def pod_items(self) -> list[Document]:
@@ -166,6 +182,24 @@ class Deployment:
         service = self.namespace.get("service", NAME)["spec"]
         return f"http://{service['clusterIP']}:{service['ports'][0]['port']}/v1"
 
+    def wait_budget(self, least: int | None) -> None:
+        """Wait until the disruption budget asks for so many pods; None: until there is none.
+
+        It is raised last of all, when pods serve already.
+        """
+
+        def present() -> int | None:
+            found = self.namespace.get("poddisruptionbudget", NAME)
+            number: int | None = found.get("spec", {}).get("minAvailable")
+            return number
+
+        until(
+            f"the disruption budget is {least}",
+            lambda: present() == least,
+            timeout_s=60,
+            seen=lambda: f"{present()}\n{self.told()}",
+        )
+
     def ask(self) -> str:
         """What the model says to a question, by the openai SDK through the Service."""
         command = [sys.executable, "-c", ASK, self.url()]
@@ -188,42 +222,3 @@ def effective(found: Document, name: str) -> tuple[Any, Any]:
     """Value and source of a setting in force."""
     item = next(item for item in found["status"]["effective"] if item["name"] == name)
     return item["value"], item["source"]
-
-
-SHAPE_KINDS = "deployments,configmaps,services,networkpolicies,poddisruptionbudgets"
-_GIVEN = {"clusterIP", "clusterIPs", "nodePort", "healthCheckNodePort"}
-"""Fields that the server chooses for each object anew."""
-
-
-def shape(namespace: Namespace, name: str = NAME) -> Document:
-    """The children of an LLMDeployment and what its status says, without what differs by chance.
-
-    Names, hashes (which are made of names too) and tokens are left out, so that two deployments of
-    the same spec have the same shape.
-    """
-    found = namespace.get("llmdep", name)
-    digest = found["status"].get("wantedHash") or "none"
-    children: Document = {}
-    for item in namespace.items(SHAPE_KINDS, f"--selector=paceline.dev/deployment={name}"):
-        kept = {key: item[key] for key in ("spec", "data") if key in item}
-        kept.get("data", {}).pop("admin-token-sha256", None)
-        if "settings.json" in kept.get("data", {}):
-            settings = json.loads(kept["data"]["settings.json"])
-            kept["data"]["settings.json"] = settings["settings"]
-        children[f"{item['kind']}/{item['metadata']['name']}"] = _without(kept, _GIVEN)
-    status = found["status"]
-    told = {
-        "children": children,
-        "replicas": status.get("replicas"),
-        "conditions": [[c["type"], c["status"], c["reason"]] for c in status["conditions"]],
-        "effective": [[e["name"], e["value"], e["source"]] for e in status.get("effective", [])],
-    }
-    text = json.dumps(told, sort_keys=True)
-    shaped: Document = json.loads(text.replace(digest, "HASH").replace(name, "NAME"))
-    return shaped
-
-
-def _without(value: Any, names: set[str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _without(each, names) for key, each in value.items() if key not in names}
-    return [_without(each, names) for each in value] if isinstance(value, list) else value

@@ -15,6 +15,7 @@ from cluster.namespace import Image
 from cluster.wait import until
 
 MASTER_KEY = "journey-master-key-0123456789abcdef"
+QUEUE = "paceline_operator_queue_length"
 
 
 class OperatorProcess:
@@ -75,28 +76,47 @@ class OperatorProcess:
         done = self.cluster.run(command, check=False)
         return done.stdout
 
+    def samples(self) -> dict[str, str]:
+        """Its metrics, name with labels -> value; waits for a busy one to answer."""
+        page = until(
+            "the operator shows its metrics",
+            lambda: self.get("/metrics"),
+            timeout_s=60,
+            seen=self.tail,
+        )
+        pairs = (line.rpartition(" ")[::2] for line in page.splitlines() if line[:1] != "#")
+        return dict(pairs)
+
     def metric(self, name: str) -> float:
         """One sample of its metrics, by its name with labels."""
-        for line in self.get("/metrics").splitlines():
-            found, _, value = line.rpartition(" ")
-            if found == name:
-                return float(value)
-        return 0.0
+        return float(self.samples().get(name, 0))
+
+    def looks(self) -> float:
+        """How often it has looked at any deployment, whatever came of it."""
+        name = "paceline_operator_reconciles_total{"
+        return sum(float(value) for key, value in self.samples().items() if key.startswith(name))
+
+    def settle(self, timeout_s: float = 60) -> None:
+        """Wait until it has nothing to do now: what it has told, it has also carried out."""
+        until(
+            "the operator has nothing to do",
+            lambda: self.get("/readyz") == "ok\n" and self.metric(QUEUE) == 0,
+            timeout_s=timeout_s,
+            seen=self.tail,
+        )
 
     def writes(self) -> dict[str, str]:
         """Writes that it has sent to the API server, by kind."""
-        pairs = [line.rpartition(" ")[::2] for line in self.get("/metrics").splitlines()]
         return {
             name: value
-            for name, value in pairs
+            for name, value in self.samples().items()
             if name.startswith("paceline_operator_api_writes_total") and "lease" not in name
         }
 
     def quantile(self, histogram: str, share: float) -> float:
         """Upper bound of the bucket in which a quantile of a histogram lies."""
         counts = []
-        for line in self.get("/metrics").splitlines():
-            found, _, value = line.rpartition(" ")
+        for found, value in self.samples().items():
             if found.startswith(f'{histogram}_bucket{{le="'):
                 counts.append((float(found.split('"')[1]), float(value)))
         total = counts[-1][1]

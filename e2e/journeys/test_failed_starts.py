@@ -35,7 +35,7 @@ def test_a_template_that_cannot_start_leaves_the_old_one_serving_and_says_why(
         interval_s=1,
         seen=namespace.describe,
     )
-    assert deployment.condition("Ready")["reason"] == "DownloadFailed"
+    deployment.wait_condition("Ready", "False", "DownloadFailed")
     assert deployment.condition("Available")["status"] == "True"
     assert kept.items() <= deployment.pods().items()
     assert len(deployment.pods()) == 2, "a template that cannot start gets no second pod"
@@ -71,6 +71,7 @@ def test_the_longest_name_and_a_model_in_upper_case_get_all_their_children(
     namespace.apply(document)
     ready = ("wait", "--for=condition=Ready", f"llmdep/{LONGEST}", "--timeout=60s")
     namespace.kubectl(*ready)
+    operator.settle()  # its status was written before its children
     (child,) = namespace.items("deployments", f"--selector=paceline.dev/deployment={LONGEST}")
     assert f"--served-model-name={UPPER_CASE}" in served(child)
     # A template is a valid pod: the server would refuse it here, not when somebody scales.
@@ -118,13 +119,10 @@ def test_a_namespace_that_is_being_deleted_is_no_error_of_ours(
             timeout_s=60,
             interval_s=1,
         )
-        before = operator.writes()
+        operator.settle()
+        looked, before = operator.looks(), operator.writes()
         namespace.kubectl("label", "llmdep", NAME, "example.com/look=again")
-        until(
-            "nothing waits",
-            lambda: operator.metric("paceline_operator_queue_length") == 0,
-            timeout_s=30,
-        )
+        until("it has looked", lambda: operator.looks() > looked, timeout_s=30)
         assert operator.writes() == before, "nothing is made for what is about to go"
         assert "Traceback" not in operator.log.read_text()
     finally:

@@ -13,6 +13,7 @@ from cluster.errors import CommandFailed
 from cluster.host_volumes import CHECKOUT
 from cluster.namespace import Image, Namespace
 from cluster.release import OPERATOR_PODS, Release, engine_values
+from cluster.wait import until
 
 pytestmark = pytest.mark.timeout(900)
 EXAMPLE = str(CHECKOUT / "examples" / "demo.yaml")
@@ -87,9 +88,13 @@ def test_the_example_is_applied_asked_scaled_and_deleted_without_a_trace(
     assert namespace.kubectl("diff", "-f", EXAMPLE) == "", "a scaler's count is not taken back"
 
     namespace.kubectl("delete", "-f", EXAMPLE)
-    namespace.kubectl("wait", "--for=delete", "llmdeployment/demo", "--timeout=60s")
-    namespace.kubectl("wait", "--for=delete", CHILD_KINDS, f"--selector={LABEL}", "--timeout=120s")
-    assert namespace.items(CHILD_KINDS, f"--selector={LABEL}") == []
+    until(
+        "nothing is left",
+        lambda: not namespace.items(CHILD_KINDS, f"--selector={LABEL}"),
+        timeout_s=120,
+        interval_s=0.5,
+        seen=namespace.describe,
+    )
 
     log = installed.operator_log()
     assert "Traceback" not in log

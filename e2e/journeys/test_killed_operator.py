@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from cluster.client import Document
-from cluster.deployment import Deployment, shape
+from cluster.deployment import Deployment
 from cluster.namespace import Namespace
 from cluster.operator_process import OperatorProcess
+from cluster.shape import shape
 from cluster.wait import until
 from cluster.write_gate import When, WriteGate
 
@@ -36,6 +37,7 @@ def live(deployment: Deployment, replicas: int) -> None:
         else:
             deployment.wait_ready()
     deployment.wait_children(1)
+    deployment.settle()
 
 
 def killed_in_life(
@@ -46,7 +48,7 @@ def killed_in_life(
     replicas: int,
 ) -> WriteGate:
     """Live undisturbed, then with kills; both must end alike and leave nothing."""
-    deployment = Deployment(namespace, operator.tail)
+    deployment = Deployment(namespace, operator.tail, operator.settle)
     live(deployment, replicas)
     expected = shape(namespace)
     deployment.delete()

@@ -77,11 +77,11 @@ def test_scaling_and_deleting_leave_nothing_behind(
     found = deployment.wait_ready()
     assert (found["status"]["readyReplicas"], found["status"]["replicas"]) == (2, 2)
     assert first.items() < deployment.pods().items()
-    assert namespace.get("poddisruptionbudget", "demo")["spec"]["minAvailable"] == 1
+    deployment.wait_budget(1)
     namespace.kubectl("scale", "llmdep/demo", "--replicas=1")
     until("one pod is left", lambda: len(deployment.pods()) == 1, timeout_s=120)
     deployment.wait_ready()
-    assert namespace.get("poddisruptionbudget", "demo") == {}
+    deployment.wait_budget(None)
     deployment.delete()
 
 
@@ -108,7 +108,7 @@ def test_of_two_replicas_one_acts_and_a_paused_one_undoes_nothing(
     }
     operator.start()
     operator.wait_ready()
-    first = Deployment(namespace, operator.tail)
+    first = Deployment(namespace, operator.tail, operator.settle)
     first.apply(replicas=0)
     first.wait_ready()
     operator.pause()
@@ -118,7 +118,7 @@ def test_of_two_replicas_one_acts_and_a_paused_one_undoes_nothing(
     try:
         second.wait_ready()
         until("the second acts", lambda: second.metric(LEADER) == 1.0, timeout_s=60)
-        successor = Deployment(namespace, second.tail)
+        successor = Deployment(namespace, second.tail, second.settle)
         successor.edit({"maxModelLen": 256})
         before = successor.wait_ready()
         successor.edit({"maxModelLen": 300})

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cluster.client import Document
-from cluster.deployment import shape
 from cluster.namespace import Namespace
 from cluster.operator_process import OperatorProcess
+from cluster.shape import shapes
 from cluster.wait import until
 
 UNCHANGED = 'paceline_operator_reconciles_total{result="unchanged"}'
@@ -115,12 +115,13 @@ def edited_like_fresh(
             operator.get("/readyz")  # some time, never the same
     apply_all(namespace, [*documents("edited", ends), *documents("fresh", ends)])
     settle(namespace, 2 * sequences, timeout_s=120 + sequences)
-    different = []
+    operator.settle(60 + sequences)
+    different, found = [], shapes(namespace)
     for number in range(sequences):
-        edited, fresh = (shape(namespace, f"{name}-{number:03d}") for name in ("edited", "fresh"))
+        edited, fresh = (found[f"{name}-{number:03d}"] for name in ("edited", "fresh"))
         if ["ConfigValid", "False", "NotSupported"] in fresh["conditions"]:
             # What was served before is left as it is, so only the verdict must be the same.
-            edited, fresh = ({"conditions": verdict(found)} for found in (edited, fresh))
+            edited, fresh = ({"conditions": verdict(each)} for each in (edited, fresh))
         if edited != fresh:
             different.append(f"{ends[number]}:\n{edited}\n{fresh}")
     assert not different, f"{len(different)} of {sequences}, seed {seed}:\n{different[0]}"
@@ -130,7 +131,7 @@ def edited_like_fresh(
     until(
         "every one was looked at again",
         lambda: operator.metric(UNCHANGED) >= looked + 2 * sequences,
-        timeout_s=60,
+        timeout_s=60 + sequences,
     )
     assert operator.writes() == writes, "a second look writes nothing"
 

@@ -51,7 +51,9 @@ def waiting(namespace: Namespace, tmp_path: Path) -> Iterator[Callable[[int], No
     values = tmp_path / "values.json"
 
     def set_to(number: int) -> None:
-        values.write_text(json.dumps({METRIC: number}))
+        new = values.with_suffix(".new")
+        new.write_text(json.dumps({METRIC: number}))
+        new.rename(values)  # it may be read at any moment
 
     set_to(0)
     pki = certificates.folder(cluster.layout)
@@ -61,7 +63,8 @@ def waiting(namespace: Namespace, tmp_path: Path) -> Iterator[Callable[[int], No
         cluster.apply(*external_metrics.manifests(namespace.name, GATEWAY, PORT))
         name = f"{external_metrics.VERSION}.{external_metrics.GROUP}"
         try:
-            cluster.kubectl("wait", "--for=condition=Available", f"apiservice/{name}")
+            available = ("wait", "--for=condition=Available", f"apiservice/{name}")
+            cluster.kubectl(*available, "--timeout=60s")
             yield set_to
         finally:
             cluster.kubectl("delete", "apiservice", name)

@@ -51,7 +51,7 @@ def test_a_master_key_is_replaced_without_a_gap_and_without_a_new_pod(
     deployment.edit({"scheduling": {"maxNumSeqs": 6}})
     found = deployment.wait_ready()
     assert found["status"]["settingsRevision"] == {"wanted": 3, "applied": 3}
-    assert accepted(namespace) == both[:1]
+    until("only the new one is", lambda: accepted(namespace) == both[:1], timeout_s=30)
     assert deployment.pods() == pods
 
 

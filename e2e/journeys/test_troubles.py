@@ -150,7 +150,7 @@ def test_kinds_that_the_cluster_learns_later_are_used_then(
     operator.config["resyncSeconds"] = 10
     operator.start()
     operator.wait_ready()
-    deployment = Deployment(namespace, operator.tail)
+    deployment = Deployment(namespace, operator.tail, operator.settle)
     picker = {"name": "picker", "port": 9002}
     deployment.apply(replicas=0, gateway={"inferencePool": {"endpointPicker": picker}})
     missing = deployment.wait_condition("Degraded", "True", "KindMissing")

@@ -74,7 +74,7 @@ def tuned(
     idle_operator.config["prometheus"] = {"url": scraped.url}
     idle_operator.start()
     idle_operator.wait_ready()
-    return Tuned(Deployment(namespace, idle_operator.tail), tmp_path)
+    return Tuned(Deployment(namespace, idle_operator.tail, idle_operator.settle), tmp_path)
 
 
 def test_a_full_cache_is_diagnosed_turned_and_verified_though_the_operator_is_killed(

@@ -16,13 +16,16 @@ INPUTS = "paceline.dev/inputs"
 UNCHANGED = 'paceline_operator_reconciles_total{result="unchanged"}'
 
 
-def children(namespace: Namespace) -> dict[str, str]:
-    """`Kind/name` -> resourceVersion of everything that the operator made."""
+def children(namespace: Namespace) -> dict[str, Document]:
+    """`Kind/name` -> everything that the operator made, without what controllers write into it."""
     kinds = "deployments,configmaps,services,networkpolicies"
-    return {
-        f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
-        for item in namespace.items(kinds, f"--selector={LABEL}")
-    }
+    found = {}
+    for item in namespace.items(kinds, f"--selector={LABEL}"):
+        item.pop("status", None)
+        item["metadata"].pop("resourceVersion")
+        item["metadata"].get("annotations", {}).pop("deployment.kubernetes.io/revision", None)
+        found[f"{item['kind']}/{item['metadata']['name']}"] = item
+    return found
 
 
 def template_of(deployment: Deployment) -> Document:
@@ -43,6 +46,7 @@ def restart(operator: OperatorProcess, **engine: Any) -> None:
         timeout_s=60,
         seen=operator.tail,
     )
+    operator.settle()
 
 
 def test_other_pod_defaults_of_the_chart_change_nothing_until_the_user_does(

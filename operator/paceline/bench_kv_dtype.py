@@ -28,10 +28,17 @@ def add_command(kinds: Any) -> None:
         metavar="FILE",
         help="text whose perplexity is taken, may be repeated (default: the texts of the start)",
     )
-    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="of an output")
-    parser.add_argument("--prompts", type=int, default=40, metavar="N", help="each (40/N)-th")
     parser.add_argument(
-        "--dtype", choices=("Float32", "BFloat16"), default="Float32", help="of the full cache"
+        "--max-tokens", type=int, default=64, metavar="N", help="of an output (default 64)"
+    )
+    parser.add_argument(
+        "--prompts", type=int, default=40, metavar="N", help="each (40/N)-th (default 40)"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("Float32", "BFloat16"),
+        default="Float32",
+        help="of the full cache (default Float32)",
     )
     parser.set_defaults(handler=bench_kv_dtype)
 

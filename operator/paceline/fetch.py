@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import EXIT_OK, EXIT_START_FAILED, CommandError
+from paceline.serve import CACHE_DEFAULT
 
 
 def add_command(commands: Any) -> None:
@@ -16,7 +17,9 @@ def add_command(commands: Any) -> None:
         description="Download or convert a model once and print its folder.",
     )
     parser.add_argument("uri", metavar="URI", help="demo, hf://org/name[@revision], a .gguf file")
-    parser.add_argument("--cache-dir", type=Path, help="where models are kept", metavar="FOLDER")
+    parser.add_argument(
+        "--cache-dir", type=Path, metavar="FOLDER", help=f"where models are kept {CACHE_DEFAULT}"
+    )
     parser.set_defaults(handler=fetch)
 
 

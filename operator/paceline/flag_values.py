@@ -1,9 +1,10 @@
-"""Values of settings written as flags of `paceline serve`, and what a restart has to carry over."""
+"""Settings as people write them, as flags of `paceline serve`, and what a restart carries over."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.errors import CommandError
 from paceline_crds import flags
 from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import EngineSettings, knobs
@@ -49,3 +50,23 @@ def changes(old: EngineSettings, new: EngineSettings) -> str:
         for name, value in after.items()
         if before[name] != value
     )
+
+
+def changes_of(given: Sequence[str]) -> dict[str, Any]:
+    """`maxNumSeqs=8` -> {"maxNumSeqs": 8}; what is no JSON is a word.
+
+    Raises:
+        CommandError: a text without a name or a value.
+    """
+    changes: dict[str, Any] = {}
+    for text in given:
+        name, is_pair, value = text.partition("=")
+        if not is_pair or not name:
+            raise CommandError(f"--set must be NAME=VALUE, got {text!r}")
+        try:
+            changes[name] = json.loads(value)
+        except ValueError:
+            changes[name] = value
+        if isinstance(changes[name], float):  # shares are decimals in quotes
+            changes[name] = value
+    return changes

@@ -76,6 +76,7 @@ _OWNED_BY_RUN = (
     "admin_port",
     "admin_token_file",
     "admin_token_sha256_file",
+    "tuning_file",
     "settings_revision",
     "settings_file",
     "served_name",

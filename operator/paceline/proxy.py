@@ -15,6 +15,7 @@ from paceline import metrics_merge
 from paceline.replicas import Replica, Replicas, get
 from paceline_crds import routes
 from paceline_engine.serve.error_types import error_type
+from paceline_engine.serve.http_limits import CLIENT_CLOSED
 from paceline_engine.serve.http_stream import AnswerCut, ResponseStream, end_to_end
 
 Scope = MutableMapping[str, Any]
@@ -62,7 +63,8 @@ class Proxy:
             try:
                 stream = await _open(replica, scope, body)
                 if stream is not None:
-                    await _relay(stream, replica, receive, send)
+                    watches = scope["method"] == "POST"
+                    await _relay(stream, replica, receive if watches else None, send)
                     return
             finally:
                 self.replicas.release(replica)
@@ -122,19 +124,24 @@ async def _open(replica: Replica, scope: Scope, body: bytes) -> ResponseStream |
         return None
 
 
-async def _relay(stream: ResponseStream, replica: Replica, receive: Receive, send: Send) -> None:
-    """Pass the answer on; end the replica's request when the client goes away."""
+async def _relay(
+    stream: ResponseStream, replica: Replica, receive: Receive | None, send: Send
+) -> None:
+    """Pass the answer on; end the replica's request when the client goes away.
+
+    Without `receive` nobody looks for that: the answer costs nothing.
+    """
     is_gone = False
     is_begun = False
 
-    async def abort_with_client() -> None:
+    async def abort_with_client(receive: Receive) -> None:
         nonlocal is_gone
         while (await receive())["type"] != "http.disconnect":
             pass
         is_gone = True
         stream.abort()
 
-    watcher = asyncio.create_task(abort_with_client())
+    watcher = asyncio.create_task(abort_with_client(receive)) if receive else None
     try:
         await stream.head()
         if not stream.header(b"content-type").startswith(b"text/event-stream"):
@@ -147,17 +154,19 @@ async def _relay(stream: ResponseStream, replica: Replica, receive: Receive, sen
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
     except AnswerCut as cut:
-        if is_gone:
-            return
-        replica.is_ready = False
-        message = f"replica {replica.index} ended while it answered: {cut}"
+        status, code, message = 400, "client_closed", CLIENT_CLOSED
+        if not is_gone:
+            replica.is_ready = False
+            status, code = 502, "engine_gone"
+            message = f"replica {replica.index} ended while it answered: {cut}"
         if is_begun:
-            event = b"data: " + _error_body(502, message, "engine_gone") + b"\n\ndata: [DONE]\n\n"
+            event = b"data: " + _error_body(status, message, code) + b"\n\ndata: [DONE]\n\n"
             await send({"type": "http.response.body", "body": event})
         else:
-            await _refuse(send, 502, "engine_gone", message, retry=True)
+            await _refuse(send, status, code, message, retry=not is_gone)
     finally:
-        watcher.cancel()
+        if watcher:
+            watcher.cancel()
         stream.abort()
 
 

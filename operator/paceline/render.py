@@ -14,7 +14,8 @@ from paceline_crds import yaml_text
 if TYPE_CHECKING:
     from paceline_operator.decide.observed import Inputs
 
-DEFAULT_IMAGES = {"image": "paceline-engine:latest", "vllmImage": "vllm/vllm-openai:latest"}
+_ENGINE_REPOSITORY = "ghcr.io/paceline/paceline-engine"
+_VLLM_IMAGE = ("docker.io/vllm/vllm-openai", "v0.11.0")
 _OPTIONAL_KINDS = ("PodMonitor", "InferencePool")
 _NOTE = """\
 # What the operator creates for this manifest. A cluster adds to it: owners (which need uids) and,
@@ -37,9 +38,12 @@ def add_command(commands: Any) -> None:
         "--values",
         type=Path,
         metavar="FILE",
-        help="values of the chart: engine.image, engine.vllmImage and engine.podDefaults are read",
+        help="values of the chart: engine.image, engine.vllmImage and engine.podDefaults are read "
+        "(default: those of the chart of this release)",
     )
-    parser.add_argument("-n", "--namespace", metavar="NAME", help="where the manifest names none")
+    parser.add_argument(
+        "-n", "--namespace", metavar="NAME", help="where the manifest names none (default: default)"
+    )
     parser.add_argument(
         "--instance",
         default="default",
@@ -51,7 +55,7 @@ def add_command(commands: Any) -> None:
         action="append",
         default=[],
         choices=_OPTIONAL_KINDS,
-        help="a kind that the cluster does not know; may be given twice",
+        help="a kind that the cluster does not know; may be given twice (default: it knows both)",
     )
     parser.set_defaults(handler=render)
 
@@ -86,25 +90,34 @@ def inputs_of(values: Mapping[str, Any]) -> "Inputs":
     """What the chart's values say of pods.
 
     Args:
-        values: as in values.yaml; an image is a text, or has repository and tag or digest.
+        values: as in values.yaml; an image is a text, or has repository and tag or digest. Without
+            any they are those of the chart of this release.
     """
+    from paceline_engine import release
     from paceline_operator.decide.observed import Inputs
 
     engine = values.get("engine") or {}
+    version = release.version()
     return Inputs(
-        engine_image=_image(engine.get("image")) or DEFAULT_IMAGES["image"],
-        vllm_image=_image(engine.get("vllmImage")) or DEFAULT_IMAGES["vllmImage"],
+        engine_image=_image(
+            engine.get("image"),
+            _ENGINE_REPOSITORY,
+            "latest" if version == release.FROM_SOURCE else version,
+        ),
+        vllm_image=_image(engine.get("vllmImage"), *_VLLM_IMAGE),
         pod_defaults=engine.get("podDefaults") or {},
     )
 
 
-def _image(value: Any) -> str:
-    if not isinstance(value, Mapping):
-        return str(value or "")
-    repository = value.get("repository") or ""
-    if value.get("digest"):
-        return f"{repository}@{value['digest']}"
-    return f"{repository}:{value['tag']}" if value.get("tag") else str(repository)
+def _image(value: Any, repository: str, tag: str) -> str:
+    """As the chart puts an image together: a digest, else its tag, else that of the release."""
+    if value and not isinstance(value, Mapping):
+        return str(value)
+    given = value or {}
+    repository = given.get("repository") or repository
+    if given.get("digest"):
+        return f"{repository}@{given['digest']}"
+    return f"{repository}:{given.get('tag') or tag}"
 
 
 def _values(file: Path | None) -> Mapping[str, Any]:

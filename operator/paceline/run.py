@@ -40,11 +40,16 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "-f", "--file", required=True, metavar="FILE", help="the manifest; - reads standard input"
     )
-    parser.add_argument("--port", type=port, help="port of the endpoint instead of service.port")
+    parser.add_argument("--port", type=port, help="port of the endpoint (default: service.port)")
     parser.add_argument(
-        "--api-key-file", default="", metavar="FILE", help="keys, in place of apiKeySecretRef"
+        "--api-key-file",
+        default="",
+        metavar="FILE",
+        help="keys, in place of apiKeySecretRef (default: none is asked for)",
     )
-    parser.add_argument("--prompt", metavar="TEXT", help="the question of the sample answer")
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="the question of the sample answer (default: a short one)"
+    )
     parser.add_argument("--no-sample", action="store_true", help="ask no sample question")
     parser.set_defaults(handler=run)
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Add = Callable[..., None]
 """`add_argument` of a group, whose flags leave nothing behind when they are not given."""
 MAX_PORT = 65_535
+CACHE_DEFAULT = "(default: $PACELINE_CACHE, else ~/.cache/paceline)"
+_LOOPBACK_ONLY = "(default: no token; the port then stays on loopback)"
 
 
 def add_command(commands: Any) -> None:
@@ -49,11 +51,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_endpoint(add: Add) -> None:
     add("--host", metavar="ADDRESS", help="address of the endpoint (default 127.0.0.1)")
     add("--port", type=port, metavar="PORT", help="its port, 0 for a free one (default 8000)")
-    add("--served-model-name", dest="served_name", metavar="NAME", help="name that requests use")
-    add("--revision", metavar="REVISION", help="branch, tag or commit of an hf:// model")
-    add("--cache-dir", type=Path, metavar="FOLDER", help="where fetched models are kept")
     add(
-        "--api-key-file", type=Path, metavar="FILE", help="accepted keys: a key or name:sha256 each"
+        "--served-model-name",
+        dest="served_name",
+        metavar="NAME",
+        help="name that requests use (default: MODEL)",
+    )
+    add(
+        "--revision",
+        metavar="REVISION",
+        help="branch, tag or commit of an hf:// model (default: main)",
+    )
+    add(
+        "--cache-dir",
+        type=Path,
+        metavar="FOLDER",
+        help=f"where fetched models are kept {CACHE_DEFAULT}",
+    )
+    add(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="accepted keys: a key or name:sha256 each (default: none is asked for)",
     )
     add("--metrics-require-key", action="store_true", help="ask for a key at /metrics too")
     add("--strict", action="store_true", help="an unknown field of a request is an error")
@@ -67,29 +86,46 @@ def _add_endpoint(add: Add) -> None:
 def _add_admin(add: Add) -> None:
     add("--admin-host", metavar="ADDRESS", help="address of the admin port (default 127.0.0.1)")
     add("--admin-port", type=port, metavar="PORT", help="the admin port (default 8001)")
-    add("--admin-token-file", type=Path, metavar="FILE", help="file with the admin token")
+    add(
+        "--admin-token-file",
+        type=Path,
+        metavar="FILE",
+        help=f"file with the admin token {_LOOPBACK_ONLY}",
+    )
     add(
         "--admin-token-sha256-file",
         type=Path,
         metavar="FILE",
-        help="file with one or two SHA-256 digests of accepted admin tokens",
+        help=f"file with one or two SHA-256 digests of accepted admin tokens {_LOOPBACK_ONLY}",
+    )
+    add(
+        "--tuning-file",
+        type=Path,
+        metavar="FILE",
+        help="a tuner's state, to be shown on the admin page (default: none)",
     )
     add(
         "--settings-revision",
         type=_revision,
         metavar="N",
-        help="revision of the settings given here",
+        help="revision of the settings given here (default 0: nobody counted yet)",
     )
     add(
         "--settings-file",
         type=Path,
         metavar="FILE",
-        help="JSON with live settings and their revision, laid over these flags at the start",
+        help="JSON with live settings and their revision, laid over these flags at the start "
+        "(default: none)",
     )
 
 
 def _add_life(add: Add) -> None:
-    add("--propagation-s", type=seconds, metavar="S", help="first phase of a drain begun by POST")
+    add(
+        "--propagation-s",
+        type=seconds,
+        metavar="S",
+        help="first phase of a drain begun by POST that names no time (default 5)",
+    )
     add(
         "--sigterm-propagation-s",
         type=seconds,
@@ -102,7 +138,12 @@ def _add_life(add: Add) -> None:
         metavar="S",
         help="time that running requests get to finish (default 30)",
     )
-    add("--min-hang-s", type=seconds, metavar="S", help="least time before a step is called hung")
+    add(
+        "--min-hang-s",
+        type=seconds,
+        metavar="S",
+        help="least time before a step is called hung (default 30)",
+    )
     add(
         "--log-level",
         choices=("debug", "info", "warning", "error"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import EXIT_OK, CommandError
+from paceline.flag_values import changes_of
 from paceline_crds import flags
 from paceline_crds.settings import knobs
 
@@ -27,7 +28,12 @@ def add_command(commands: Any) -> None:
         "recorded requests come again, as they were and with the settings of --set.",
     )
     add = parser.add_argument
-    add("--workload", default="chat", metavar="NAME", help="`--workload list` lists them")
+    add(
+        "--workload",
+        default="chat",
+        metavar="NAME",
+        help="`--workload list` lists them (default chat)",
+    )
     add("--requests", type=_positive, metavar="N", help=f"how many (default {DEFAULT_REQUESTS})")
     add(
         "--rate",
@@ -36,7 +42,12 @@ def add_command(commands: Any) -> None:
         metavar="R",
         help=f"requests a second on average, 0: all at once (default {DEFAULT_RATE:g})",
     )
-    add("--concurrency", type=_positive, metavar="N", help="so many clients that wait instead")
+    add(
+        "--concurrency",
+        type=_positive,
+        metavar="N",
+        help="so many clients that wait, in place of --rate (default: none)",
+    )
     add(
         "--policy",
         default="Continuous",
@@ -45,17 +56,33 @@ def add_command(commands: Any) -> None:
     )
     add("--device", default="h100", metavar="NAME", help="a device profile (default h100)")
     add("--model-shape", default="llama-3.1-8b", metavar="NAME", help="default llama-3.1-8b")
-    add("--fit", type=Path, metavar="FILE", help="step times of this recording instead")
-    add("--replay", type=Path, metavar="FILE", help="the requests and the steps of this recording")
+    add(
+        "--fit",
+        type=Path,
+        metavar="FILE",
+        help="step times of this recording (default: of --device)",
+    )
+    add(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="requests and steps of this recording (default: none)",
+    )
     add(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="with --replay: a setting to try, as in a manifest (maxNumBatchedTokens=4096)",
+        help="with --replay: a setting to try, as in a manifest (maxNumBatchedTokens=4096; "
+        "default: as recorded)",
     )
     add("--seed", type=int, default=1234, help="of lengths, arrivals and jitter (default 1234)")
-    add("--plot", type=Path, metavar="FILE", help="write the course of the runs as SVG")
+    add(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="write the course of the runs as SVG (default: none)",
+    )
     add("--json", action="store_true", help="a line of JSON for each run")
     flags.add_setting_flags(parser)
     parser.set_defaults(handler=simulate)
@@ -99,7 +126,7 @@ def _replay(args: argparse.Namespace) -> int:
     given = [flags.flag_of(name) for name in knobs() if hasattr(args, name)]
     if given:
         raise CommandError(f"{given[0]} belongs to a run without --replay; use --set NAME=VALUE")
-    changes = _changes(args.set)
+    changes = changes_of(args.set)
     try:
         parse_changes(changes)  # first: a short recording must not hide a wrong name
         found = recording.load(args.replay)
@@ -110,22 +137,6 @@ def _replay(args: argparse.Namespace) -> int:
     _show(args, answer.rows, answer.notes)
     _plot(args, [(n, s.timeline.points) for n, s in zip(names, answer.simulators, strict=True)])
     return EXIT_OK
-
-
-def _changes(given: Sequence[str]) -> dict[str, Any]:
-    """`maxNumSeqs=8` -> {"maxNumSeqs": 8}; what is no JSON is a word."""
-    changes: dict[str, Any] = {}
-    for text in given:
-        name, is_pair, value = text.partition("=")
-        if not is_pair or not name:
-            raise CommandError(f"--set must be NAME=VALUE, got {text!r}")
-        try:
-            changes[name] = json.loads(value)
-        except ValueError:
-            changes[name] = value
-        if isinstance(changes[name], float):  # shares are decimals in quotes
-            changes[name] = value
-    return changes
 
 
 def _run(args: argparse.Namespace) -> int:

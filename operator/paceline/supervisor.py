@@ -39,6 +39,11 @@ class RunFiles:
     folder: Path
     admin_token_file: Path
 
+    @property
+    def tuning_file(self) -> Path:
+        """The tuner's state, once it has one."""
+        return self.folder / "tuning.json"
+
     def log_of(self, index: int) -> Path:
         """Where a replica's output goes."""
         return self.folder / f"replica-{index}.log"
@@ -128,11 +133,12 @@ class Supervisor:
         return text.splitlines()[-_LOG_TAIL_LINES:]
 
     def how_to_see_settings(self, member: Member) -> str:
-        """A line for the person: the admin port of a replica, and its token's file."""
+        """For the person: the admin port of a replica by curl and browser, and its token's file."""
         return (
             f'settings of replica {member.replica.index}: curl -H "Authorization: Bearer '
             f'$(cat {self._files.admin_token_file})" '
-            f"http://127.0.0.1:{member.admin_port}{routes.ADMIN_SETTINGS}"
+            f"http://127.0.0.1:{member.admin_port}{routes.ADMIN_SETTINGS}\n"
+            f"  or in a browser: http://127.0.0.1:{member.admin_port}{routes.ADMIN_PAGE}"
         )
 
     async def _keep(self, member: Member) -> None:
@@ -198,6 +204,8 @@ class Supervisor:
             str(member.admin_port),
             "--admin-token-file",
             str(self._files.admin_token_file),
+            "--tuning-file",
+            str(self._files.tuning_file),
             "--settings-revision",
             str(self._last_revision),
             "--exit-with-parent",

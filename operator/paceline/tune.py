@@ -40,20 +40,40 @@ def add_command(commands: Any) -> None:
         metavar="MATCHERS",
         help='the engines, such as \'namespace="models",pod=~"chat-.*"\'',
     )
-    add("-f", "--file", metavar="FILE", help="their LLMDeployment: targets, bounds, what is pinned")
+    add(
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="their LLMDeployment: targets, bounds, what is pinned (default: unknown)",
+    )
     for name in _LATENCIES:
-        add(f"--slo-{name}", type=_seconds, metavar="TIME", help=f"target of {name}, such as 500ms")
+        add(
+            f"--slo-{name}",
+            type=_seconds,
+            metavar="TIME",
+            help=f"target of {name}, such as 500ms (default: the manifest's, else the engines')",
+        )
     add(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting that engines do not export, as vLLM's (maxNumSeqs=256)",
+        help="a setting that engines do not export, as vLLM's (maxNumSeqs=256; default: unknown)",
     )
     add("--window", type=_seconds, default=120.0, metavar="TIME", help="of each (default 2m)")
     add("--at", type=_moment, metavar="TIME", help="end of the last window (default: now)")
-    add("--bearer-token-file", type=Path, metavar="FILE", help="a token for Prometheus")
-    add("--ca-file", type=Path, metavar="FILE", help="authority of Prometheus' certificate")
+    add(
+        "--bearer-token-file",
+        type=Path,
+        metavar="FILE",
+        help="a token for Prometheus (default: none)",
+    )
+    add(
+        "--ca-file",
+        type=Path,
+        metavar="FILE",
+        help="authority of Prometheus' certificate (default: the system's)",
+    )
     add("--json", action="store_true", help="the diagnosis as JSON")
     parser.set_defaults(handler=tune)
 

@@ -1,4 +1,6 @@
-"""Every query of every dashboard is answered by a real Prometheus that scrapes a real engine."""
+"""Every query of every dashboard is answered by a real Prometheus, over a real engine and the
+operator's page.
+"""
 
 import json
 import re
@@ -6,7 +8,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
@@ -15,9 +19,17 @@ import yaml
 
 from paceline_crds import dashboards, metrics
 from paceline_crds.metrics import METRICS, Kind
+from paceline_crds.operator_metrics import OPERATOR_METRICS
 from paceline_engine.testing.ports import free_port
 from paceline_engine.testing.server_process import ServerProcess, server_process
 from paceline_engine.testing.tiny_model import TinyModel
+from paceline_operator.shell import metrics as operator_metrics
+from paceline_operator.shell.cache import Cache, Key
+from paceline_operator.shell.cluster import Cluster
+from paceline_operator.shell.leader import Always
+from paceline_operator.shell.queue import WorkQueue
+from paceline_operator.testing.api import FakeApi
+from paceline_operator.testing.store import Store
 
 Document = dict[str, Any]
 PAGES: dict[str, Document] = {name: json.loads(text) for name, text in dashboards.files().items()}
@@ -27,6 +39,7 @@ QUERIES = [
     for panel in page["panels"]
     for target in panel.get("targets", ())
 ]
+NAME = r"(?:vllm|paceline):\w+|paceline_operator_\w+"
 VARIABLES = {
     "$__rate_interval": "5s",
     "$namespace": "models",
@@ -46,19 +59,19 @@ MAY_BE_EMPTY = (
 def test_every_metric_that_is_asked_for_exists() -> None:
     series = {
         metric.name + ending
-        for metric in METRICS.values()
+        for metric in (*METRICS.values(), *OPERATOR_METRICS.values())
         for ending in (("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",))
     }
     texts = [expression for _, expression in QUERIES]
     texts += [item.get("definition", "") for page in PAGES.values()
               for item in page["templating"]["list"]]  # fmt: skip
-    asked = {name for text in texts for name in re.findall(r"(?:vllm|paceline):\w+", text)}
+    asked = {name for text in texts for name in re.findall(NAME, text)}
     assert asked
     assert asked <= series
 
 
 def test_pages_have_their_own_uid_and_panels_do_not_overlap() -> None:
-    assert len({page["uid"] for page in PAGES.values()}) == len(PAGES) == 3
+    assert len({page["uid"] for page in PAGES.values()}) == len(PAGES) == 4
     for page in PAGES.values():
         taken = [
             (x, y)
@@ -99,15 +112,60 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def operator_url() -> Iterator[str]:
+    """The operator's page of metrics, over a cache with a model that is down."""
+    cluster, cache = Cluster(FakeApi(Store(), lambda: 0.0)), Cache("m")
+    cluster.num_writes["apply"] = 1
+    conditions = [{"type": "Degraded", "status": "True"}, {"type": "Available", "status": "False"}]
+    cache.see(
+        "LLMDeployment",
+        {
+            "metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1"},
+            "status": {"conditions": conditions},
+        },
+    )
+    counts = operator_metrics.Reconciles()
+
+    async def nothing(_: Key) -> None:
+        return None
+
+    queue = WorkQueue(nothing, 1)
+    counts.registry.register(operator_metrics.State(cache, queue, cluster, Always()))
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            counts.told(0.01, "unchanged")
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(operator_metrics.text(counts.registry))
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()
+
+
 @contextmanager
-def prometheus(program: str, page_of: str, folder: Path) -> Iterator[str]:
-    """A Prometheus that scrapes one target every second; its address."""
+def prometheus(program: str, engine: str, operator: str, folder: Path) -> Iterator[str]:
+    """A Prometheus that scrapes both every second; its address."""
     address = f"127.0.0.1:{free_port()}"
     labels = {"namespace": "models", "pod": "chat-0", "paceline_dev_deployment": "chat"}
-    target = {"targets": [page_of.removeprefix("http://")], "labels": labels}
+    targets = [
+        {"targets": [engine.removeprefix("http://")], "labels": labels},
+        {
+            "targets": [operator.removeprefix("http://")],
+            "labels": {"namespace": "models", "pod": "operator-0"},
+        },
+    ]
     config = {
         "global": {"scrape_interval": "1s"},
-        "scrape_configs": [{"job_name": "engines", "static_configs": [target]}],
+        "scrape_configs": [{"job_name": "pods", "static_configs": targets}],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     command = [program, f"--config.file={folder}/prometheus.yaml", "--log.level=warn"]
@@ -123,12 +181,15 @@ def prometheus(program: str, page_of: str, folder: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_every_query_is_answered_and_shows_something(
-    require_program: Callable[[str], str], engine: ServerProcess, tmp_path: Path
+    require_program: Callable[[str], str],
+    engine: ServerProcess,
+    operator_url: str,
+    tmp_path: Path,
 ) -> None:
     program = require_program("prometheus")
     pending = dict.fromkeys(QUERIES, "not asked yet")
     give_up_s = time.monotonic() + 120
-    with prometheus(program, engine.url, tmp_path) as address:
+    with prometheus(program, engine.url, operator_url, tmp_path) as address:
         while not is_answered(pending) and time.monotonic() < give_up_s:
             engine.post(
                 "/v1/completions",

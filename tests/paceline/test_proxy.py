@@ -122,6 +122,27 @@ def test_events_are_passed_on_before_the_answer_ends() -> None:
     run(test())
 
 
+@pytest.mark.parametrize(
+    ("request_line", "told"),
+    [(b"POST /v1/completions", b"keep it open until the answer"), (b"GET /nowhere", b"no such")],
+)
+def test_a_client_that_closes_its_sending_half_is_answered(
+    request_line: bytes, told: bytes
+) -> None:
+    async def test() -> None:
+        async with proxied(Backend()) as (url, replicas):
+            parts = urlsplit(url)
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            writer.write(request_line + b" HTTP/1.1\r\nHost: h\r\n\r\n")
+            writer.write_eof()
+            assert told in await reader.read()
+            await all_released(replicas)
+            assert replicas.all[0].is_ready
+            writer.close()
+
+    run(test())
+
+
 def test_the_target_and_the_headers_of_a_client_reach_the_replica() -> None:
     async def test() -> None:
         backend = Backend()

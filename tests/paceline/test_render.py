@@ -1,6 +1,7 @@
 """`paceline render` prints what the operator creates."""
 
 import json
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from paceline import cli, render
 from paceline_operator.decide.observed import Config
 from paceline_operator.testing.world import World
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 SPEC: Mapping[str, Any] = {
     "model": {"uri": "demo"},
     "replicas": 2,
@@ -76,8 +78,10 @@ def test_it_is_what_a_cluster_ends_up_with(
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_renders(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kinds = [item["kind"] for item in printed(capsys, "-f", str(example))]
-    assert {"Service", "NetworkPolicy", "Deployment", "ConfigMap"} <= set(kinds)
+    kinds = {item["kind"] for item in printed(capsys, "-f", str(example))}
+    is_vllm = "runtime: VLLM" in example.read_text(encoding="utf-8")
+    assert {"Service", "NetworkPolicy", "Deployment"} <= kinds
+    assert ("ConfigMap" in kinds) is not is_vllm, "stock vLLM takes no live settings"
 
 
 def test_the_charts_values_decide_images_and_pod_defaults(
@@ -99,6 +103,33 @@ def test_the_charts_values_decide_images_and_pod_defaults(
     pod = deployment["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "r/engine:7"
     assert pod["nodeSelector"] == {"pool": "gpu"}
+
+
+def test_without_values_images_are_those_of_the_chart_of_this_release() -> None:
+    chart = ROOT / "charts/paceline"
+    values = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
+    about = yaml.safe_load((chart / "Chart.yaml").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert about["appVersion"] == about["version"] == project["version"]
+
+    found = render.inputs_of({})
+    assert found == render.inputs_of(values)
+    assert found.engine_image.startswith(values["engine"]["image"]["repository"] + ":")
+    vllm = values["engine"]["vllmImage"]
+    assert found.vllm_image == f"{vllm['repository']}:{vllm['tag']}"
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("r/engine:7", "r/engine:7"),
+        ({"repository": "r/engine", "tag": "7"}, "r/engine:7"),
+        ({"tag": "7"}, "ghcr.io/paceline/paceline-engine:7"),
+        ({"repository": "r/engine", "tag": "7", "digest": "sha256:0"}, "r/engine@sha256:0"),
+    ],
+)
+def test_an_image_is_put_together_as_the_chart_does(image: Any, expected: str) -> None:
+    assert render.inputs_of({"engine": {"image": image}}).engine_image == expected
 
 
 def test_a_kind_that_the_cluster_lacks_is_left_out(

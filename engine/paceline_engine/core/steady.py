@@ -23,20 +23,37 @@ if TYPE_CHECKING:
     from paceline_engine.core.state import SchedulerState
 
 _EMPTY = np.empty(0, dtype=np.int32)
-_LOG_BLOCKS = 8
+_LOG_BLOCKS = 4
 
 
 class _Phase:
-    """Rows that reach block boundaries in the same steps. Mutable: it counts their blocks."""
+    """Rows that reach block boundaries in the same steps. Mutable: it counts their blocks.
 
-    __slots__ = ("at", "blocks", "chains", "current", "slots")
+    Tables are written through an index into all of them: an index of one dimension is many times
+    cheaper than one of three.
+    """
 
-    def __init__(self, at: Indices, rows: Int32, current: Int32, slots: Slots) -> None:
-        self.at = at  # indices into the batch
+    __slots__ = ("_entries", "_ones", "_tables", "blocks", "chains", "end", "indices", "slots")
+
+    def __init__(self, rows: Int32, end: int, computed: Int32, slots: Slots) -> None:
+        self.end = end  # behind them in the order of phases
         self.slots = rows
-        self.current = current  # table entry that each is filling; -1 before the first
         self.chains: list[HashChain] = [slots.at(slot).chain for slot in rows.tolist()]
-        self.blocks: list[int] = slots.tables[FULL, rows, current].tolist()
+        current = (computed - 1) // slots.block_size
+        self.indices: list[int] = current.tolist()  # table entry each is filling; -1 before any
+        self._tables = slots.tables[FULL].reshape(-1)
+        self._entries: Indices = rows.astype(np.intp) * slots.tables.shape[2] + current
+        self._ones = np.ones_like(self._entries)
+        self.blocks: list[int] = self._tables[self._entries].tolist()
+
+    def append(self, blocks: list[int]) -> Int32:
+        """Each row goes on in another block; their ids as an array."""
+        self.blocks = blocks
+        self.indices = [index + 1 for index in self.indices]
+        self._entries += self._ones
+        ids = np.array(blocks, dtype=np.int32)
+        self._tables[self._entries] = ids
+        return ids
 
 
 class SteadyBatch:
@@ -61,16 +78,20 @@ class SteadyBatch:
         self._first = self._starts  # the same when the batch was made; never written to
         self._first_sum = int(np.add.reduce(self._first))
         self._room = int((slots.limit[rows] - slots.total[rows]).min())
-        # Tokens of the last steps, the newest in column `_column` - 1; the last `size` of them are
-        # moved to the front when it is full, so they are one slice at any moment.
-        self._log = np.zeros((len(rows), _LOG_BLOCKS * size), dtype=np.int32)
-        self._column = 0
         phase = self._first % size
-        order = np.argsort(phase, kind="stable")
-        ends = np.searchsorted(phase[order], np.arange(size + 1)).tolist()
+        order: Indices = np.argsort(phase, kind="stable")
         self._order = order
-        self._ends: list[int] = ends
+        self._ends: list[int] = np.searchsorted(phase[order], np.arange(size + 1)).tolist()
         self._phases: list[_Phase | None] = [None] * size  # made when their turn comes
+        # The newest known tokens, a row per step, in the order of phases: what a phase has filled
+        # is one rectangle. It begins with those before this batch, so it holds the last `size` at
+        # any moment; tokens from row `_written` on are not yet in the slots' array.
+        self._log = np.empty(((1 + _LOG_BLOCKS) * size, len(rows)), dtype=np.int32)
+        self._tokens = slots.tokens.reshape(-1)
+        self._ends_at: Indices = rows[order].astype(np.intp) * slots.tokens.shape[1]
+        self._ends_at += self._starts[order] + 1  # where the next token of each belongs
+        self._log[:size] = self._tokens[np.maximum(self._ends_at + np.arange(-size, 0)[:, None], 0)]
+        self._row = self._written = size
         self._is_settled = True
 
     @staticmethod
@@ -91,17 +112,14 @@ class SteadyBatch:
         """Plan the next step; its blocks can be allocated."""
         template = self.template
         starts = self._starts
-        self._starts = starts + 1
+        self._starts = starts + template.ones  # of the same type: cheaper than a number
         block_slots = block_ids = groups = _EMPTY
         at = -self.num_planned % self._size
         if self._ends[at] < self._ends[at + 1]:
             phase = self._phase(at)
             block_slots = phase.slots
-            phase.blocks = state.pool.allocate(len(block_slots))
-            block_ids = np.array(phase.blocks, dtype=np.int32)
+            block_ids = phase.append(state.pool.allocate(len(block_slots)))
             groups = template.zeros[: len(block_slots)]
-            phase.current += 1
-            self._slots.tables[FULL, block_slots, phase.current] = block_ids
         self.num_planned += 1
         self.last_step = step_id
         self._is_settled = False
@@ -135,13 +153,14 @@ class SteadyBatch:
     def apply(self, state: "SchedulerState", result: StepResult) -> StepOutputs:
         """Take the step's tokens; names the blocks that it filled."""
         filled = -(self.num_applied + 1) % self._size
-        if self._ends[filled] < self._ends[filled + 1]:
-            self._fill(state, self._phase(filled))
-        if self._column == self._log.shape[1]:
-            self._log[:, : self._size] = self._log[:, -self._size :]
-            self._column = self._size
-        self._log[:, self._column] = result.tokens[:, 0]
-        self._column += 1
+        if self._ends[filled] < self._ends[filled + 1] and state.cache.enabled:
+            self._name(state, self._phase(filled))
+        if self._row == len(self._log):
+            self._write()
+            self._log[: self._size] = self._log[-self._size :]
+            self._row = self._written = self._size
+        self._log[self._row] = result.tokens[:, 0][self._order]
+        self._row += 1
         self.num_applied += 1
         self._is_settled = False
         outputs = StepOutputs(
@@ -166,36 +185,28 @@ class SteadyBatch:
         slots.in_flight[rows] = self.num_planned - self.num_applied
         slots.last_step[rows] = self.last_step
         slots.set_num_blocks(rows, -(-computed // self._size))
-        self._write_newest(slice(None))
+        self._write()
 
     def _phase(self, index: int) -> _Phase:
         phase = self._phases[index]
         if phase is None:
-            at = self._order[self._ends[index] : self._ends[index + 1]]
-            rows = self.template.slots[at]
-            current = (self._first[at] - 1) // self._size
-            phase = self._phases[index] = _Phase(at, rows, current, self._slots)
+            start, end = self._ends[index], self._ends[index + 1]
+            at = self._order[start:end]
+            phase = _Phase(self.template.slots[at], end, self._first[at], self._slots)
+            self._phases[index] = phase
         return phase
 
-    def _fill(self, state: "SchedulerState", phase: _Phase) -> None:
+    def _name(self, state: "SchedulerState", phase: _Phase) -> None:
         """The last input of these rows filled a block."""
-        slots, rows, size = self._slots, phase.slots, self._size
-        by_block = slots.tokens_by_block
-        if self.num_applied >= size:
-            windows = self._log[phase.at, self._column - size : self._column]
-            by_block[rows, phase.current] = windows
-        else:  # the first part of the block is older than this batch
-            self._write_newest(phase.at)
-            windows = by_block[rows, phase.current]
-        if state.cache.enabled:
-            index = phase.current.tolist()
-            state.cache.insert_last(phase.chains, index, phase.blocks, windows)
+        start, end = phase.end - len(phase.slots), phase.end
+        windows = self._log[self._row - self._size : self._row, start:end].T
+        state.cache.insert_last(phase.chains, phase.indices, phase.blocks, windows)
 
-    def _write_newest(self, at: Indices | slice) -> None:
-        """Write the newest outputs of rows; those of full blocks are written already."""
-        count = min(self.num_applied, self._size)
-        steps = np.arange(self.num_applied - count, self.num_applied)
-        positions = self._first[at][:, None] + (1 + steps)
-        rows = self.template.slots[at]
-        newest = self._log[at, self._column - count : self._column]
-        self._slots.tokens[rows[:, None], positions] = newest
+    def _write(self) -> None:
+        """Write the tokens that the slots' array lacks."""
+        count = self._row - self._written
+        if count:
+            at = self._ends_at + np.arange(count)[:, None]
+            self._tokens[at] = self._log[self._written : self._row]
+            self._ends_at += count
+            self._written = self._row

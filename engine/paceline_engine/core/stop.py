@@ -70,16 +70,16 @@ class StopRules:
     """
 
     __slots__ = (
-        *(
-            "_all_kept",
-            "_eos",
-            "_eos_from",
-            "_eos_ids",
-            "_extra",
-            "_extra_slots",
-            "_ids_from",
-            "_limit",
-        ),
+        "_all_kept",
+        "_eos",
+        "_eos_columns",
+        "_eos_from",
+        "_extra",
+        "_extra_slots",
+        "_found",
+        "_ids_from",
+        "_is_eos",
+        "_limit",
         "_none_ends",
     )
 
@@ -93,6 +93,13 @@ class StopRules:
         self._all_kept = np.ones(max_slots, dtype=np.int32)
         self._none_ends = np.zeros(max_slots, dtype=np.int8)
         self._all_kept.flags.writeable = self._none_ends.flags.writeable = False
+        self._look_at((0, 1))
+
+    def _look_at(self, shape: tuple[int, ...]) -> None:
+        """Make what `may_stop` compares with and writes to: steps mostly have the same shape."""
+        self._found = bytearray(int(np.prod(shape)))
+        self._is_eos = np.frombuffer(self._found, dtype=np.bool_).reshape(shape)
+        self._eos_columns = [np.full(shape, eos, dtype=np.int32) for eos in self._eos]
 
     def add(
         self, slot: int, params: SamplingParams, num_prompt_tokens: int, max_model_len: int
@@ -126,9 +133,16 @@ class StopRules:
         return limits
 
     def may_stop(self, slots: Int32, tokens: Int32) -> bool:
-        """Whether any of [m, 1] tokens is a stop id of its row, min_tokens or not: a quick look."""
-        for eos in self._eos:
-            if np.count_nonzero(tokens == eos):
+        """Whether one of [m, width] tokens is a stop id of its row, min_tokens or not: quickly.
+
+        A step of many rows passes here each time. To compare with an array, into another, and to
+        search the bytes of that one, is the cheapest there is.
+        """
+        if tokens.shape != self._is_eos.shape:
+            self._look_at(tokens.shape)
+        for column in self._eos_columns:
+            np.equal(tokens, column, out=self._is_eos)
+            if 1 in self._found:
                 return True
         return bool(self._extra_slots) and bool((tokens == self._extra[slots]).any())
 

@@ -26,6 +26,7 @@ class ServeConfig:
         metrics_require_key: `/metrics` asks for an API key too.
         admin_token_file: holds the admin token itself.
         admin_token_sha256_file: holds up to two hex SHA-256 digests of accepted admin tokens.
+        tuning_file: where a tuner beside the engine writes its state, to be shown; None for none.
         settings: as written, boot maxima may be absent.
         settings_revision: the writer's revision of `settings`; 0 when nobody counted yet.
         settings_file: live settings and their revision, laid over `settings` once the model is
@@ -56,6 +57,7 @@ class ServeConfig:
     metrics_require_key: bool = False
     admin_token_file: Path | None = None
     admin_token_sha256_file: Path | None = None
+    tuning_file: Path | None = None
     settings_revision: int = 0
     settings_file: Path | None = None
     trust_request_chat_template: bool = False

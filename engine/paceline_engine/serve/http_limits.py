@@ -1,14 +1,18 @@
 """HTTP/1.1 of both ports: uvicorn's protocol with the limits that it has not.
 
 Without them one client who needs no key holds up everybody: a header without an end is joined
-again at each read, and connections that send nothing, or never finish a request, take a file
-descriptor each for ever.
+again at each read, and connections that send nothing, never finish a request or never read their
+answer take a file descriptor each for ever.
 """
 
+import array
 import asyncio
+import fcntl
 import json
 import logging
 import resource
+import sys
+import termios
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -23,6 +27,15 @@ MAX_HEADERS = 256
 REQUEST_TIMEOUT_S = 75.0
 """From the connection, or from the first byte of a later request, to the last byte of the body.
 Longer than the 60 s after which common proxies close what they do not use."""
+SEND_TIMEOUT_S = 75.0
+"""A client that takes not one byte of what waits for it for so long is gone; nginx's `send_timeout`
+is 60 s. Small answers never wait: the system holds some hundred KiB for each connection."""
+CLIENT_CLOSED = (
+    "the client closed its side of the connection, which counts as going away, so the request was "
+    "ended; keep it open until the answer has come (`nc` without -N)"
+)
+"""For who only closed its sending half: from a client that went away it cannot be told before
+something is sent."""
 
 _PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 
@@ -31,12 +44,17 @@ class LimitedHttp(HttpToolsProtocol):
     """One connection. A request that breaks a limit is answered and the connection closed."""
 
     request_timeout_s = REQUEST_TIMEOUT_S
+    send_timeout_s = SEND_TIMEOUT_S
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.app = self._attended(self.app)
         self._head_bytes = 0  # received since the last head ended
         self._is_in_head = True
+        self._is_half_closed = False
         self._deadline: asyncio.TimerHandle | None = None
+        self._send_deadline: asyncio.TimerHandle | None = None
+        self._untaken_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there; its request must follow."""
@@ -46,7 +64,28 @@ class LimitedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client went away."""
         self._request_is_whole()
+        self._stop_watching()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client will send no more; True if what it asked for is still answered."""
+        if self.cycle is None or self.cycle.response_complete or not self._is_in_head:
+            return False
+        self._is_half_closed = True
+        self.cycle.keep_alive = False
+        self.cycle.message_event.set()
+        return True
+
+    def pause_writing(self) -> None:
+        """More waits to be sent than may wait."""
+        super().pause_writing()
+        self._watch_sending()
+
+    def resume_writing(self) -> None:
+        """The client took some of it."""
+        super().resume_writing()
+        self._stop_watching()
+        self._watch_sending()
 
     def data_received(self, data: bytes) -> None:
         """Read on, in a head only so far as it may be long."""
@@ -99,6 +138,60 @@ class LimitedHttp(HttpToolsProtocol):
         """What was sent is no HTTP."""
         self._refuse(400, msg)
 
+    def _attended(self, app: Any) -> Any:
+        """The app; one that listens for its client is told when that will send no more."""
+
+        async def attended(scope: Any, receive: Any, send: Any) -> None:
+            is_whole = False
+
+            async def receive_or_end() -> Any:
+                nonlocal is_whole
+                if is_whole and self._is_half_closed:
+                    return {"type": "http.disconnect"}
+                message = await receive()
+                if is_whole and self._is_half_closed:
+                    return {"type": "http.disconnect"}
+                is_whole = not message.get("more_body", False)
+                return message
+
+            try:
+                await app(scope, receive_or_end, send)
+            finally:
+                self._watch_sending()
+
+        return attended
+
+    def _watch_sending(self) -> None:
+        self._untaken_bytes = self._num_untaken()
+        if self._untaken_bytes and self._send_deadline is None:
+            self._send_deadline = self.loop.call_later(self.send_timeout_s, self._check_sending)
+
+    def _stop_watching(self) -> None:
+        if self._send_deadline is not None:
+            self._send_deadline.cancel()
+            self._send_deadline = None
+
+    def _check_sending(self) -> None:
+        self._send_deadline = None
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if is_answering and not self.flow.write_paused and not self.transport.is_closing():
+            return  # what waits now is new
+        before, untaken = self._untaken_bytes, self._num_untaken()
+        if untaken and untaken >= before:
+            self.transport.abort()
+        else:
+            self._watch_sending()
+
+    def _num_untaken(self) -> int:
+        """Bytes that the client has not taken yet; 0 once the system holds all of them."""
+        num_bytes = self.transport.get_write_buffer_size()
+        if num_bytes and sys.platform == "linux":
+            # The system tells of room for more only in steps of about a megabyte.
+            held = array.array("i", [0])
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, held)
+            num_bytes += held[0]
+        return num_bytes
+
     def _expect_request(self) -> None:
         self._request_is_whole()
         self._deadline = self.loop.call_later(self.request_timeout_s, self._give_up)
@@ -136,6 +229,7 @@ class LimitedHttp(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+        self._watch_sending()
 
 
 _CODES = {400: "invalid_http", 408: "request_timeout", 431: "headers_too_large"}

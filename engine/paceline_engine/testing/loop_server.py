@@ -7,6 +7,8 @@ from typing import Any
 
 import uvicorn
 
+from paceline_engine.serve.http_limits import LimitedHttp
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -16,12 +18,17 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @asynccontextmanager
 async def serving_here(app: App) -> AsyncIterator[str]:
-    """Serve `app` with uvicorn; yields the base URL."""
+    """Serve `app` as both ports are served; yields the base URL."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False
+        app,
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+        access_log=False,
+        http=LimitedHttp,
     )
     server = uvicorn.Server(config)
     config.load()

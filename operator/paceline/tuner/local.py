@@ -87,7 +87,7 @@ class LocalTuner:
         self._report(
             f"tuner: {rules.mode}, every {rules.window_s} s from the engines' own metrics; "
             f"`touch {self._files.folder}/freeze` holds it, its state is in "
-            f"{self._files.folder}/tuning.json"
+            f"{self._files.tuning_file}"
         )
         next_scrape = 0.0
         while not self._supervisor.is_stopping:
@@ -156,7 +156,7 @@ class LocalTuner:
         )
 
     def _remember(self) -> None:
-        file = self._files.folder / "tuning.json"
+        file = self._files.tuning_file
         new = file.with_suffix(".new")
         new.write_text(json.dumps(codec.encode(self.session.state), indent=1), encoding="utf-8")
         new.replace(file)

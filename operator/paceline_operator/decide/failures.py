@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from paceline_crds.phases import StartupPhase
 from paceline_crds.spec_pods import GPU_RESOURCE
+from paceline_operator.decide.actions import DrainPod, PatchSettings
 from paceline_operator.decide.observed import EngineReading, Object, PodEvent, WriteFailure
 from paceline_operator.resources import objects
 
@@ -33,6 +34,7 @@ class FailureReason(StrEnum):
     NAMESPACE_TERMINATING = "NamespaceTerminating"
     CHILD_CONFLICT = "ChildConflict"
     WRITE_REFUSED = "WriteRefused"
+    ENGINE_REFUSED = "EngineRefused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ _NO_SECRET = re.compile(
 _IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 )
+_TO_ENGINES = frozenset({PatchSettings.__name__, DrainPod.__name__})
 _MAX_MESSAGE = 1024
 
 
@@ -113,9 +116,11 @@ def of_deployment(deployment: Object) -> Failure | None:
 
 
 def of_write(failure: WriteFailure) -> Failure:
-    """Why the API server refused a write."""
+    """Why the API server, or an engine, refused a write."""
     reason = _refusal(failure.message)
-    if failure.code == 409 and reason is FailureReason.PODS_REFUSED:
+    if failure.action in _TO_ENGINES:
+        reason = FailureReason.ENGINE_REFUSED
+    elif failure.code == 409 and reason is FailureReason.PODS_REFUSED:
         reason = FailureReason.CHILD_CONFLICT
     elif reason is FailureReason.PODS_REFUSED:
         reason = FailureReason.WRITE_REFUSED

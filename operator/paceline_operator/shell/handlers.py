@@ -6,7 +6,7 @@ it says goes into the cache, and the key of its LLMDeployment into the queue.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import kopf
@@ -72,8 +72,13 @@ async def watch(
     namespaces: Sequence[str],
     instance: str,
     log_in: Login,
+    on_end: Callable[[], None],
 ) -> None:
-    """Watch until the process is told to end."""
+    """Watch until the process is told to end.
+
+    `on_end` is called as soon as it is, and watches have ended: kopf takes every task that it did
+    not start for one of its own, and waits five seconds for them before it returns.
+    """
     registry = kopf.OperatorRegistry()
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -84,6 +89,7 @@ async def watch(
     settings.persistence.diffbase_storage = Untracked()
     settings.process.ultimate_exiting_timeout = None
     kopf.on.login(registry=registry)(_login(log_in))
+    kopf.on.cleanup(registry=registry)(_ending(on_end))
     for kind in watched:
         place = kind.group, kind.version, kind.plural
         if selector := selector_of(kind, instance):
@@ -106,6 +112,13 @@ async def watch(
 def _handler(cache: Cache, queue: WorkQueue, kind: str) -> Any:
     async def handle(event: Mapping[str, Any], **_: Any) -> None:
         hear(cache, queue, kind, event)
+
+    return handle
+
+
+def _ending(on_end: Callable[[], None]) -> Any:
+    async def handle(**_: Any) -> None:
+        on_end()
 
     return handle
 

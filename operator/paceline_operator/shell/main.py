@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside of the pod
 _LOOPBACK = "127.0.0.1"
+_FIELD_MANAGER = "paceline-operator"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,10 +58,9 @@ class _Operator:
     def __init__(self, found: OperatorConfig, uses_port_forward: bool) -> None:
         self._found = found
         self._keys = _master_keys(found)
-        manager = "paceline-operator"
         api = Session()
-        self._cluster = Cluster(api, manager)
-        self._cache = Cache(manager)
+        self._cluster = Cluster(api, _FIELD_MANAGER)
+        self._cache = Cache(_FIELD_MANAGER)
         self._lock = self._leader()
         access: Access = PodNetwork()
         if uses_port_forward:
@@ -72,19 +72,8 @@ class _Operator:
             cluster=self._cluster,
             engines=self._engines,
             keys=self._keys,
-            inputs=Inputs(
-                engine_image=found.engine.image,
-                vllm_image=found.engine.vllm_image,
-                pod_defaults=found.engine.pod_defaults,
-            ),
-            config=Config(
-                instance=found.instance,
-                field_manager=manager,
-                operator_namespace=found.namespace,
-                operator_labels=found.operator_labels,
-                is_tuning_frozen=found.tuning.frozen,
-                max_changing=found.tuning.max_concurrent,
-            ),
+            inputs=_inputs(found),
+            config=_config(found),
             clock=time.time,
             prometheus=self._prometheus,
         )
@@ -125,16 +114,18 @@ class _Operator:
             is_ready=lambda: self._resync.is_ready,
             metrics=lambda: metrics.text(self._counts.registry),
         ):
-            acting = asyncio.create_task(self._act())
-            watching = asyncio.create_task(self._watch())
+            told_to_end = asyncio.Event()
+            tasks: tuple[asyncio.Task[Any], ...] = (
+                asyncio.create_task(self._act()),
+                asyncio.create_task(self._watch(told_to_end)),
+                asyncio.create_task(told_to_end.wait()),
+            )
             try:
-                done, _ = await asyncio.wait(
-                    (acting, watching), return_when=asyncio.FIRST_COMPLETED
-                )
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (acting, watching):
+                for task in tasks:
                     task.cancel()
-                await asyncio.gather(acting, watching, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
                 await self._lock.release()
                 await self._engines.close()
                 if self._prometheus is not None:
@@ -144,7 +135,7 @@ class _Operator:
                 if not task.cancelled() and (error := task.exception()) is not None:
                     raise _first(error)
 
-    async def _watch(self) -> None:
+    async def _watch(self, told_to_end: asyncio.Event) -> None:
         known = await self._resync.known_kinds()
         await handlers.watch(
             self._cache,
@@ -153,6 +144,7 @@ class _Operator:
             self._found.watch_namespaces,
             self._found.instance,
             session.login,
+            told_to_end.set,
         )
 
     async def _act(self) -> None:
@@ -193,6 +185,25 @@ def _first(error: BaseException) -> BaseException:
         lost = error.subgroup(LeaseLost)
         return _first((lost or error).exceptions[0])
     return error
+
+
+def _inputs(found: OperatorConfig) -> Inputs:
+    return Inputs(
+        engine_image=found.engine.image,
+        vllm_image=found.engine.vllm_image,
+        pod_defaults=found.engine.pod_defaults,
+    )
+
+
+def _config(found: OperatorConfig) -> Config:
+    return Config(
+        instance=found.instance,
+        field_manager=_FIELD_MANAGER,
+        operator_namespace=found.namespace,
+        operator_labels=found.operator_labels,
+        is_tuning_frozen=found.tuning.frozen,
+        max_changing=found.tuning.max_concurrent,
+    )
 
 
 def _prometheus(found: OperatorConfig) -> Prometheus | None:

@@ -1,6 +1,6 @@
 """The operator's own metrics, and whether it is ready and alive."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import (
@@ -13,6 +13,20 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from paceline_crds.operator_metrics import (
+    API_WRITES,
+    DEPLOYMENT_DOWN,
+    DEPLOYMENTS,
+    IS_LEADER,
+    OBJECTS,
+    OPERATOR_METRICS,
+    QUEUE_LENGTH,
+    READY_STATUSES,
+    RECONCILE_RESULTS,
+    RECONCILE_SECONDS,
+    RECONCILES,
+)
+from paceline_crds.status import ConditionType
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
 from paceline_operator.shell.cache import Cache
@@ -20,7 +34,6 @@ from paceline_operator.shell.cluster import Cluster
 from paceline_operator.shell.leader import Always, Lock
 from paceline_operator.shell.queue import WorkQueue
 
-_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 STUCK_S = 300.0
 """Work on one deployment that takes longer hangs: every request has its own time-out."""
 
@@ -35,19 +48,12 @@ class Reconciles:
 
     def __post_init__(self) -> None:
         ProcessCollector(registry=self.registry)
+        seconds, results = OPERATOR_METRICS[RECONCILE_SECONDS], OPERATOR_METRICS[RECONCILES]
         self._seconds = Histogram(
-            "paceline_operator_reconcile_seconds",
-            "Duration of one look at one LLMDeployment, its writes included.",
-            buckets=_BOUNDS,
-            registry=self.registry,
+            seconds.name, seconds.help, buckets=seconds.buckets, registry=self.registry
         )
-        self._results = Counter(
-            "paceline_operator_reconciles",
-            "Looks at LLMDeployments by what came of them.",
-            ("result",),
-            registry=self.registry,
-        )
-        for result in ("unchanged", "written", "refused", "conflict", "gone", "failed"):
+        self._results = Counter(results.name, results.help, results.labels, registry=self.registry)
+        for result in RECONCILE_RESULTS:
             self._results.labels(result)
 
     def told(self, seconds: float, result: str) -> None:
@@ -73,61 +79,44 @@ class State(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All of it."""
-        yield GaugeMetricFamily(
-            "paceline_operator_queue_length",
-            "LLMDeployments that wait to be looked at now, or are being looked at.",
-            len(self._queue),
-        )
-        yield GaugeMetricFamily(
-            "paceline_operator_is_leader",
-            "Whether this replica acts.",
-            int(self._leader.is_leader()),
-        )
-        written = CounterMetricFamily(
-            "paceline_operator_api_writes",
-            "Write requests sent to the API server.",
-            labels=("kind",),
-        )
+        yield _gauge(QUEUE_LENGTH, {(): len(self._queue)})
+        yield _gauge(IS_LEADER, {(): int(self._leader.is_leader())})
+        writes = OPERATOR_METRICS[API_WRITES]
+        written = CounterMetricFamily(writes.name, writes.help, labels=writes.labels)
         for kind, number in sorted(self._cluster.num_writes.items()):
             written.add_metric((kind,), number)
         yield written
-        known = GaugeMetricFamily(
-            "paceline_operator_objects", "Objects in the cache.", labels=("kind",)
+        yield _gauge(
+            OBJECTS, {(kind.name,): self._cache.count(kind.name) for kind in kinds.WATCHED}
         )
-        for watched in kinds.WATCHED:
-            known.add_metric((watched.name,), self._cache.count(watched.name))
-        yield known
-        yield self._readiness()
-        yield self._down()
+        deployments = [
+            (key, self._cache.deployment(key) or {}) for key in self._cache.deployments()
+        ]
+        ready = [_status(deployment, ConditionType.READY) for _, deployment in deployments]
+        yield _gauge(DEPLOYMENTS, {(status,): ready.count(status) for status in READY_STATUSES})
+        # Only those that are down have a line: their number bounds that of the series.
+        yield _gauge(DEPLOYMENT_DOWN, {key: 1 for key, item in deployments if _is_down(item)})
 
-    def _readiness(self) -> Metric:
-        counts = {"True": 0, "False": 0, "Unknown": 0}
-        for key in self._cache.deployments():
-            status = objects.condition(self._cache.deployment(key) or {}, "Ready").get("status")
-            counts[status if status in counts else "Unknown"] += 1
-        found = GaugeMetricFamily(
-            "paceline_operator_deployments",
-            "LLMDeployments by the status of their condition Ready.",
-            labels=("ready",),
-        )
-        for status, number in counts.items():
-            found.add_metric((status,), number)
-        return found
 
-    def _down(self) -> Metric:
-        """Only those that are down have a line: their number bounds that of the series."""
-        found = GaugeMetricFamily(
-            "paceline_operator_deployment_down",
-            "1 for each LLMDeployment with a failure (Degraded) of which no pod can serve.",
-            labels=("deployment_namespace", "deployment"),
-        )
-        for key in self._cache.deployments():
-            deployment = self._cache.deployment(key) or {}
-            is_failing = objects.condition(deployment, "Degraded").get("status") == "True"
-            serves = objects.condition(deployment, "Available").get("status") == "True"
-            if is_failing and not serves:
-                found.add_metric(key, 1)
-        return found
+def _gauge(name: str, values: Mapping[tuple[str, ...], float]) -> Metric:
+    """A family with a value for each combination of its labels."""
+    declared = OPERATOR_METRICS[name]
+    found = GaugeMetricFamily(name, declared.help, labels=declared.labels)
+    for labels, value in values.items():
+        found.add_metric(labels, value)
+    return found
+
+
+def _status(deployment: objects.Object, kind: ConditionType) -> str:
+    status = objects.condition(deployment, kind).get("status")
+    return status if status in READY_STATUSES else "Unknown"
+
+
+def _is_down(deployment: objects.Object) -> bool:
+    return (
+        _status(deployment, ConditionType.DEGRADED) == "True"
+        and _status(deployment, ConditionType.AVAILABLE) != "True"
+    )
 
 
 def text(registry: CollectorRegistry) -> bytes:

@@ -27,7 +27,12 @@ def parser() -> argparse.ArgumentParser:
         "it, or on a laptop with the person's own kubeconfig.",
     )
     add = made.add_argument
-    add("--config", type=Path, metavar="FILE", help="what the chart writes; options win over it")
+    add(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="what the chart writes; options win over it (default: none)",
+    )
     add(
         "--namespace",
         action="append",
@@ -36,18 +41,31 @@ def parser() -> argparse.ArgumentParser:
         help="a namespace to look at; may be given again (default: all)",
     )
     add("--instance", metavar="NAME", help="name of this install (default: default)")
-    add("--engine-image", metavar="IMAGE", help="image of engines where a spec names none")
-    add("--master-key-file", type=Path, metavar="FILE", help="key that admin tokens come from")
+    add(
+        "--engine-image",
+        metavar="IMAGE",
+        help="image of engines where a spec names none (default: none)",
+    )
+    add(
+        "--master-key-file",
+        type=Path,
+        metavar="FILE",
+        help="key that admin tokens come from; needed (default: what --config names)",
+    )
     add("--port", type=int, metavar="N", help="of /healthz, /readyz, /metrics (default 8080)")
     add("--workers", type=int, metavar="N", help="deployments worked on at once (default 16)")
-    add("--log-level", choices=[level.value for level in LogLevel])
+    add(
+        "--log-level",
+        choices=[level.value for level in LogLevel],
+        help="least severity that is logged (default Info)",
+    )
     add(
         "--engines",
         type=Reach,
         choices=list(Reach),
         default=Reach.AUTO,
         help="how admin ports are reached: in the pods' network, or by port-forward "
-        "(default: the former in a pod, the latter elsewhere)",
+        "(default auto: the former in a pod, the latter elsewhere)",
     )
     return made
 

@@ -1,5 +1,6 @@
 """Decodes in lockstep give what a step by step account gives."""
 
+import numpy as np
 import pytest
 
 from paceline_engine.core import step_features
@@ -59,6 +60,46 @@ def test_an_abort_between_plan_and_result_ends_the_lockstep_cleanly(at: int) -> 
     trial.scheduler.check()
     trial.run()
     trial.assert_solo(stays)
+
+
+@pytest.mark.parametrize("looks_in_between", [False, True])
+@pytest.mark.parametrize("at", [1, 7, 8, 31, 32, 33, 39, 40, 41, 64, 75])
+def test_the_arrays_know_every_token_however_long_the_lockstep_lasts(
+    at: int, looks_in_between: bool
+) -> None:
+    trial = lockstep()
+    lengths = (1, 3, 8, 11, 16)
+    ids = [trial.submit([n] * n, max_tokens=90) for n in lengths]
+    for number in range(at):
+        trial.step()
+        if looks_in_between and number % 7 == 3:
+            trial.scheduler.check()
+    state = trial.scheduler._state
+    assert is_steady(trial) or at == 1
+    state.settle()
+    for n, request_id in zip(lengths, ids, strict=True):
+        slot = state.requests[request_id].slot
+        assert state.slots.known_tokens(slot).tolist() == [n] * n + trial.outputs[request_id]
+
+
+@pytest.mark.parametrize("at", [20, 33, 41, 72])
+def test_every_block_that_fills_in_lockstep_is_named_after_its_tokens(at: int) -> None:
+    trial = lockstep()
+    lengths = (1, 3, 8, 11, 16)
+    ids = [trial.submit([n] * n, max_tokens=90) for n in lengths]
+    for _ in range(at):
+        trial.step()
+    state = trial.scheduler._state
+    state.leave_steady()
+    for n, request_id in zip(lengths, ids, strict=True):
+        tracked = state.requests[request_id]
+        tokens = np.array([n] * n + trial.outputs[request_id], dtype=np.int32)[:-1]
+        again = state.cache.chain(-1)
+        state.cache.extend(again, tokens)
+        assert len(again.keys) == (n + at - 1) // 8
+        assert tracked.chain.keys == again.keys
+        blocks = state.slots.blocks(tracked.slot).tolist()
+        assert [state.pool.find(key) for key in again.keys] == blocks[: len(again.keys)]
 
 
 def test_an_arrival_joins_a_batch_in_lockstep() -> None:

@@ -90,3 +90,17 @@ def test_a_slot_forgets_the_stop_ids_of_its_last_request():
     rules.add(0, SamplingParams(max_tokens=10, stop_token_ids=(6,)), 3, MAX_MODEL_LEN)
     verdict = rules.judge(np.array([0], np.int32), np.array([3]), np.array([[5]], np.int32))
     assert verdict.reason(0) is None
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_quick_look_finds_end_tokens_whatever_the_steps_before(width: int) -> None:
+    rules = stop.StopRules(8, EOS)
+    for rows in (3, 5, 2, 2, 5):
+        slots = np.arange(rows, dtype=np.int32)
+        tokens = np.full((rows, width), 9, dtype=np.int32)
+        assert not rules.may_stop(slots, tokens)
+        for eos in EOS:
+            tokens[-1, -1] = eos
+            assert rules.may_stop(slots, tokens)
+            tokens[-1, -1] = 9
+            assert not rules.may_stop(slots, tokens)

@@ -21,11 +21,19 @@ GET = b"GET / HTTP/1.1\r\nHost: test\r\n"
 
 class Hasty(LimitedHttp):
     request_timeout_s = 0.2
+    send_timeout_s = 0.2
 
 
 async def count(_scope: Any, receive: Any, send: Any) -> None:
-    """Says how long the body was; the answer to a long path takes half a second."""
-    if _scope["type"] != "http":
+    """Says how long the body was; some paths have answers of their own."""
+    if _scope["path"] == "/large":
+        await answer_largely(send)
+        return
+    if _scope["path"] == "/attentive":
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        await send({"type": "http.response.body", "body": b"told"})
         return
     num_bytes = 0
     while True:
@@ -41,9 +49,29 @@ async def count(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+PIECE = b"a" * 65_536
+NUM_PIECES = 256
+
+
+async def answer_largely(send: Any) -> None:
+    """More than the system holds for a connection."""
+    head = [(b"content-length", str(len(PIECE) * NUM_PIECES).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    for left in reversed(range(NUM_PIECES)):
+        await send({"type": "http.response.body", "body": PIECE, "more_body": left > 0})
+
+
+async def answer_at_once(_scope: Any, _receive: Any, send: Any) -> None:
+    """The same answer in one go: it is computed long before it is sent."""
+    whole = PIECE * NUM_PIECES
+    head = [(b"content-length", str(len(whole)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    await send({"type": "http.response.body", "body": whole})
+
+
 @contextmanager
-def listening(http: type[LimitedHttp] = LimitedHttp) -> Iterator[tuple[str, int]]:
-    config = uvicorn.Config(count, http=http, log_config=None, ws="none", lifespan="off")
+def listening(http: type[LimitedHttp] = LimitedHttp, app: Any = count) -> Iterator[tuple[str, int]]:
+    config = uvicorn.Config(app, http=http, log_config=None, ws="none", lifespan="off")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
@@ -162,6 +190,88 @@ def test_the_time_limit_is_not_one_of_the_answer() -> None:
         assert time.monotonic() - began >= 0.5
     assert status == "HTTP/1.1 200 OK"
     assert rest.count(b"HTTP/1.1 200 OK") == 1
+
+
+def until_closed(connection: socket.socket) -> int:
+    """Read until the server closes or resets; gives the number of bytes."""
+    num_bytes = 0
+    try:
+        while part := connection.recv(1 << 20):
+            num_bytes += len(part)
+    except ConnectionResetError:
+        pass
+    return num_bytes
+
+
+def closings(of: type[LimitedHttp]) -> tuple[type[LimitedHttp], threading.Event]:
+    """The protocol, and what is set once it has lost a connection."""
+    closed = threading.Event()
+
+    class Watched(of):  # type: ignore[misc, valid-type]
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            closed.set()
+
+    return Watched, closed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("app", [count, answer_at_once], ids=["in pieces", "in one go"])
+@pytest.mark.parametrize("keep_alive", [b"keep-alive", b"close"])
+def test_a_client_that_never_reads_its_answer_is_let_go(app: Any, keep_alive: bytes) -> None:
+    watched, closed = closings(Hasty)
+    with listening(watched, app) as address, socket.create_connection(address) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\nConnection: " + keep_alive + b"\r\n\r\n")
+        assert closed.wait(5)
+        connection.settimeout(5)
+        assert until_closed(connection) < len(PIECE) * NUM_PIECES
+
+
+@pytest.mark.slow
+def test_a_client_that_reads_slowly_gets_its_whole_answer() -> None:
+    with listening(Hasty, answer_at_once) as address, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        connection.settimeout(5)
+        connection.connect(address)
+        connection.sendall(b"GET /large HTTP/1.1\r\nConnection: close\r\n\r\n")
+        num_bytes, began = 0, time.monotonic()
+        while time.monotonic() - began < 3 * Hasty.send_timeout_s:
+            num_bytes += len(connection.recv(65_536))
+            time.sleep(Hasty.send_timeout_s / 10)  # a slow reader is what is tested
+        assert num_bytes + until_closed(connection) > len(PIECE) * NUM_PIECES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [b"/", b"/slow"])
+def test_a_client_that_closes_its_sending_half_gets_its_answer(path: bytes) -> None:
+    with listening() as address, socket.create_connection(address, timeout=5) as connection:
+        connection.sendall(b"POST " + path + b" HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
+        connection.shutdown(socket.SHUT_WR)
+        data = b""
+        while part := connection.recv(65_536):
+            data += part
+    assert data.startswith(b"HTTP/1.1 200 OK")
+    assert data.endswith(b"\r\n\r\n3")
+
+
+@pytest.mark.slow
+def test_an_app_that_listens_for_its_client_hears_of_a_closed_half_and_may_answer() -> None:
+    with listening() as address, socket.create_connection(address, timeout=5) as connection:
+        connection.sendall(b"GET /attentive HTTP/1.1\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        data = b""
+        while part := connection.recv(65_536):
+            data += part
+    assert data.startswith(b"HTTP/1.1 400")
+    assert b"told" in data
+
+
+@pytest.mark.slow
+def test_half_a_request_and_a_closed_half_are_no_request() -> None:
+    with listening() as address, socket.create_connection(address, timeout=5) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc")
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(65_536) == b""
 
 
 def test_the_limit_of_open_files_is_as_high_as_it_may_be() -> None:

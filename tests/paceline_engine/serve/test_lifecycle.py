@@ -244,13 +244,13 @@ def test_a_failed_start_is_told_and_ends_the_server(tmp_path: Path) -> None:
         assert "UnsupportedModel: the test wants it so" in server.log.read_text()
 
 
-@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
 def test_a_server_that_could_read_no_text_is_never_ready(tmp_path: Path, file: str) -> None:
-    with serving(tmp_path, {file: "no JSON"}, is_ready=False) as server:
+    with serving(tmp_path, {file: "{% if %}"}, is_ready=False) as server:
         until(lambda: server.process.poll() is not None or server.status("/health/ready") == 200)
         assert server.ends_with() == 3
         text = server.log.read_text()
-        assert "the engine did not start: UnsupportedModel: cannot read" in text
+        assert "the engine did not start: UnsupportedModel: " in text
         assert file in text
         assert "Traceback" not in text
 

@@ -141,6 +141,17 @@ def test_a_refusal_of_pods_is_classified(message: str, reason: str) -> None:
     assert found.reason == reason
 
 
+@pytest.mark.parametrize("code", [400, 409, 412])
+def test_what_an_engine_refuses_is_no_conflict_over_a_child(code: int) -> None:
+    words = "maxNumSeqs needs a restart"
+    failure = WriteFailure(
+        action="PatchSettings", target="Pod/a", code=code, reason="", message=words
+    )
+    found = failures.of_write(failure)
+    assert found.reason == "EngineRefused"
+    assert found.message == f"PatchSettings of Pod/a was refused: {words}"
+
+
 def test_a_refused_write_names_its_target() -> None:
     failure = WriteFailure(
         action="Apply", target="Service/a", code=403, reason="Forbidden", message="no right"

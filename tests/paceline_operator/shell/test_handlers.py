@@ -2,6 +2,7 @@
 
 import asyncio
 import pwd
+import signal
 import threading
 from typing import Any, NoReturn
 
@@ -30,7 +31,9 @@ def test_no_object_of_an_event_is_copied_compared_or_stored() -> None:
     assert not patch
 
 
-def test_watching_begins_for_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_begins_for_a_user_without_a_name_and_its_end_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As in an image: its uid stands in no table of users, and no variable names it."""
 
     def nameless(uid: int) -> NoReturn:
@@ -48,12 +51,18 @@ def test_watching_begins_for_a_user_without_a_name(monkeypatch: pytest.MonkeyPat
     async def begin() -> None:
         cache = Cache("m")
         queue = WorkQueue(_nothing, 1)
+        ended = asyncio.Event()
         watching = asyncio.create_task(
-            handlers.watch(cache, queue, [kinds.LLM_DEPLOYMENT], ("models",), "default", log_in)
+            handlers.watch(
+                cache, queue, [kinds.LLM_DEPLOYMENT], ("models",), "default", log_in, ended.set
+            )
         )
         logged_in = asyncio.create_task(asyncio.to_thread(has_begun.wait, 20))
         await asyncio.wait((watching, logged_in), return_when=asyncio.FIRST_COMPLETED)
         assert not watching.done(), watching.exception()
+        # Told at once, though tasks that are not kopf's own still run.
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.wait_for(ended.wait(), 3)
         watching.cancel()
         await asyncio.gather(watching, logged_in, return_exceptions=True)
 

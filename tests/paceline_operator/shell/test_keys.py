@@ -35,6 +35,15 @@ def test_while_keys_are_replaced_both_tokens_count_the_newest_first(tmp_path: Pa
     assert (second, new != old) == (old, True)
 
 
+def test_a_previous_key_that_is_short_or_the_same_makes_no_second_token(tmp_path: Path) -> None:
+    current, previous = tmp_path / "current", tmp_path / "previous"
+    current.write_text("a" * 32)
+    made = MasterKeys(current, previous)
+    for text in ("", "short", "a" * 32 + "\n"):
+        previous.write_text(text)
+        assert len(made.tokens(deployment())) == 1
+
+
 def test_a_key_that_is_short_or_missing_is_refused_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "key"
     with pytest.raises(StartRefused, match="cannot be read"):

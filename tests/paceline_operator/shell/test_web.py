@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from paceline_crds.operator_metrics import OPERATOR_METRICS
 from paceline_operator.shell import metrics, web
 from paceline_operator.shell.cache import Cache, Key
 from paceline_operator.shell.cluster import Cluster
@@ -40,6 +41,30 @@ def test_readiness_and_liveness_answer_apart() -> None:
                 ready = True
                 assert await get("/readyz") == (200, "ok\n")
                 assert await get("/metrics") == (200, "m 1\n")
+
+    asyncio.run(script())
+
+
+def test_work_that_hangs_for_long_is_not_alive() -> None:
+    async def script() -> None:
+        now, begun = [0.0], asyncio.Event()
+
+        async def hang(_: Key) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        cluster = Cluster(FakeApi(Store(), lambda: 0.0))
+        queue = WorkQueue(hang, 1, clock=lambda: now[0])
+        state = metrics.State(Cache("m"), queue, cluster, Always())
+        running = asyncio.create_task(queue.run())
+        queue.add(("models", "demo"))
+        await begun.wait()
+        now[0] = metrics.STUCK_S - 1
+        assert state.is_alive()
+        now[0] = metrics.STUCK_S
+        assert not state.is_alive()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(script())
 
@@ -84,9 +109,13 @@ def test_metrics_count_reconciles_writes_and_deployments_and_name_those_that_are
     counts = metrics.Reconciles()
     counts.registry.register(metrics.State(cache, WorkQueue(_nothing, 1), cluster, Always()))
     counts.told(0.02, "written")
+    families = list(text_string_to_metric_families(metrics.text(counts.registry).decode()))
+    ours = {family.name for family in families if family.name.startswith("paceline_operator_")}
+    ours = {name for name in ours if not name.endswith("_created")}
+    assert ours == {name.removesuffix("_total") for name in OPERATOR_METRICS}
     found = {
         (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(metrics.text(counts.registry).decode())
+        for family in families
         for sample in family.samples
     }
     assert found["paceline_operator_reconciles_total", "written"] == 1

@@ -1,5 +1,6 @@
 """The admin port: status, settings, drain, requests, steps. Its own port and its own token."""
 
+import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -13,8 +14,8 @@ from paceline_crds import routes
 from paceline_crds.phases import StartupPhase
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.core.live_settings import check_revision, parse_changes
-from paceline_engine.serve import health
-from paceline_engine.serve.admin import faults, flight_recorder
+from paceline_engine.serve import health, metrics
+from paceline_engine.serve.admin import faults, flight_recorder, page
 from paceline_engine.serve.admin.admin_token import AdminTokens
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
@@ -22,6 +23,8 @@ from paceline_engine.serve.error_types import error_type
 from paceline_engine.serve.step.engine_client import EngineClient, EngineGone, EngineInfo
 
 MAX_PROPAGATION_S = 3600.0
+_ELSEWHERE = frozenset({"cross-site", "same-site"})
+"""What browsers say of calls by a page of another origin: without a token it could drain."""
 _AS_RECORDING = 'attachment; filename="recording.json"'
 
 
@@ -43,12 +46,16 @@ def create_admin_app(
         clock: monotonic seconds.
     """
     app = FastAPI(title="Paceline admin", docs_url=None, redoc_url=None)
+    tokens = AdminTokens(config)
     _answer_errors_as_objects(app)
-    _ask_for_token(app, AdminTokens(config))
+    _ask_for_token(app, tokens)
+    page.add_page(app, needs_token=tokens.is_configured)
     _add_status(app, client, config, drain, clock)
     _add_settings(app, client)
     _add_drain(app, config, drain, on_drain, clock)
-    _add_insight(app, client)
+    _add_insight(app, client, clock)
+    _add_metrics(app, client, config, drain)
+    _add_tuning(app, config)
     return app
 
 
@@ -57,6 +64,10 @@ def _ask_for_token(app: FastAPI, tokens: AdminTokens) -> None:
     async def ask_for_token(
         request: Request, call_next: Callable[[Request], Awaitable[Response]]
     ) -> Response:
+        if page.is_part(request.url.path):
+            return await call_next(request)
+        if request.headers.get("sec-fetch-site") in _ELSEWHERE:
+            return _error(403, "another site's page asked for this; open this port's own page")
         if tokens.is_configured:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not token.strip():
@@ -176,7 +187,7 @@ def _add_drain(
         return {"phase": drain.phase.value}
 
 
-def _add_insight(app: FastAPI, client: EngineClient) -> None:
+def _add_insight(app: FastAPI, client: EngineClient, clock: Callable[[], float]) -> None:
     @app.get(routes.ADMIN_REQUESTS)
     async def requests() -> dict[str, Any]:
         """Every request in the engine, with the reason why it waits."""
@@ -187,9 +198,11 @@ def _add_insight(app: FastAPI, client: EngineClient) -> None:
         limit: Annotated[int, Query(ge=1, le=flight_recorder.MAX_STEPS)] = 100,
         format: Annotated[str, Query(pattern="^(json|chrome)$")] = "json",  # noqa: A002 - the query's name
     ) -> dict[str, Any]:
-        """The last steps, oldest first, or a trace of them for chrome://tracing."""
+        """The last steps, oldest first, and now on their clock; or a trace for chrome://tracing."""
         found = await client.steps(limit)
-        return flight_recorder.chrome_trace(found) if format == "chrome" else {"steps": found}
+        if format == "chrome":
+            return flight_recorder.chrome_trace(found)
+        return {"steps": found, "nowS": clock()}
 
     @app.get(routes.ADMIN_RECORDING)
     async def recording() -> Response:
@@ -203,6 +216,33 @@ def _add_insight(app: FastAPI, client: EngineClient) -> None:
     async def reset_prefix_cache() -> dict[str, Any]:
         """Forget the cached blocks that no request uses."""
         return {"blocks": await client.reset_prefix_cache()}
+
+
+def _add_metrics(app: FastAPI, client: EngineClient, config: ServeConfig, drain: Drain) -> None:
+    @app.get(routes.METRICS)
+    async def prometheus_page() -> Response:
+        """The public port's page: a browser may not read it from there."""
+        facts = metrics.ServingFacts(
+            model_name=config.model_name,
+            is_draining=not drain.is_ready,
+            startup_seconds=client.startup.seconds_by_phase,
+            unix_s=time.time(),
+        )
+        body = metrics.render(client.stats, facts)
+        return Response(body, headers={"content-type": metrics.CONTENT_TYPE})
+
+
+def _add_tuning(app: FastAPI, config: ServeConfig) -> None:
+    @app.get(routes.ADMIN_TUNING)
+    def tuning() -> dict[str, Any]:
+        """What the tuner of `paceline run` writes down, as `status.tuning` has it; else null."""
+        try:
+            text = config.tuning_file.read_text(encoding="utf-8") if config.tuning_file else "null"
+            return {"tuning": json.loads(text)}
+        except FileNotFoundError:
+            return {"tuning": {}}  # it has said nothing so far
+        except (OSError, ValueError) as error:
+            raise HTTPException(503, f"the tuner's file cannot be read: {error}") from error
 
 
 def _answer_errors_as_objects(app: FastAPI) -> None:

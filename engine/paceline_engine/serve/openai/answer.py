@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from paceline_engine.serve.http_limits import CLIENT_CLOSED
 from paceline_engine.serve.openai.choice import Increment
-from paceline_engine.serve.openai.errors import translate
+from paceline_engine.serve.openai.errors import ApiError, translate
 from paceline_engine.serve.openai.generation import Generation, Step
 from paceline_engine.serve.openai.rendering import Form
 
@@ -43,10 +44,10 @@ class GenerationAnswer(Response):
         self._form = form
         self._is_stream = is_stream
         self._include_usage = include_usage
+        self._is_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the generation and send what it gives."""
-        del scope
         work = asyncio.create_task(self._stream(send) if self._is_stream else self._collect(send))
         gone = asyncio.create_task(_client_gone(receive))
         try:
@@ -60,6 +61,16 @@ class GenerationAnswer(Response):
             await asyncio.wait({work, gone})
         if finished or not work.cancelled():
             work.result()
+        else:
+            await self._tell_who_still_reads(scope, receive, send)
+
+    async def _tell_who_still_reads(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """End the answer to a client that has only ended its sending; others do not get it."""
+        error = ApiError(400, CLIENT_CLOSED, code="client_closed")
+        if self._is_begun:
+            await send({"type": "http.response.body", "body": _error_event(error)})
+        else:
+            await error.response()(scope, receive, send)
 
     async def _collect(self, send: Send) -> None:
         await self._generation.submit()
@@ -92,8 +103,8 @@ class GenerationAnswer(Response):
             if not opened:
                 raise
             # The status is long gone; the client is told in the stream, and there is no [DONE].
-            data = b"data: " + translate(error).encode() + b"\n\n"
-            await send({"type": "http.response.body", "body": data})
+            event = _error_event(translate(error))
+            await send({"type": "http.response.body", "body": event})
             return
         end = _DONE
         if self._include_usage:
@@ -112,12 +123,17 @@ class GenerationAnswer(Response):
         return b"".join(events)
 
     def _start(self, content_type: bytes, length: int | None) -> Message:
+        self._is_begun = True
         headers = [*self.raw_headers, (b"content-type", content_type)]
         if length is None:
             headers += [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
         else:
             headers.append((b"content-length", str(length).encode()))
         return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+def _error_event(error: ApiError) -> bytes:
+    return b"data: " + error.encode() + b"\n\n"
 
 
 async def _client_gone(receive: Receive) -> None:

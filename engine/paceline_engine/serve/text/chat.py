@@ -11,6 +11,7 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+from jinja2.exceptions import TemplateSyntaxError as _NoTemplate
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from paceline_crds import routes
@@ -86,7 +87,7 @@ class ChatTemplate:
         """From `chat_template.jinja`, else from `tokenizer_config.json`.
 
         Raises:
-            StartFailed: UnsupportedModel, a file is there and cannot be read.
+            StartFailed: UnsupportedModel, a file cannot be read, or what it holds is no template.
         """
         config_path = model_dir / "tokenizer_config.json"
         config = _read_config(config_path) if config_path.is_file() else {}
@@ -97,14 +98,14 @@ class ChatTemplate:
         }
         path = model_dir / "chat_template.jinja"
         if path.is_file():
-            return cls(_read_text(path), special)
+            return cls(_checked(_read_text(path), path), special)
         source = config.get("chat_template")
         if isinstance(source, list):
             entries = [entry for entry in source if isinstance(entry, dict)]
             source = next((e.get("template") for e in entries if e.get("name") == "default"), None)
         if source is not None and not isinstance(source, str):
             raise _unreadable(config_path, f"chat_template is a {type(source).__name__}, no text")
-        return cls(source, special)
+        return cls(source and _checked(source, config_path), special)
 
     def render(
         self,
@@ -144,6 +145,11 @@ class ChatTemplate:
         }
         try:
             text = _compile(source).render(names)
+        except _NoTemplate as error:
+            raise ChatTemplateFailed(
+                f"chat_template is no jinja template: line {error.lineno}: {error.message}; "
+                "correct it or leave it out"
+            ) from error
         except jinja2.exceptions.TemplateError as error:
             raise ChatTemplateFailed(f"the chat template refused the messages: {error}") from error
         except Exception as error:
@@ -152,6 +158,20 @@ class ChatTemplate:
                 f"the chat template failed on the messages: {type(error).__name__}: {error}"
             ) from error
         return _cut_after(text, plain[-1]["content"]) if continue_final_message else text
+
+
+def _checked(source: str, path: Path) -> str:
+    """The source, tried now rather than with every chat, which would blame its client."""
+    try:
+        _compile(source)
+    except Exception as error:  # jinja2 writes Python, which has limits of its own
+        where = f"line {error.lineno}: " if isinstance(error, _NoTemplate) else ""
+        raise StartFailed(
+            "UnsupportedModel",
+            f"the chat template in {path} is no jinja template: {where}{error.args[0]}; replace "
+            "it, or remove it to serve completions only",
+        ) from error
+    return source
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from paceline_engine.testing.scripted_engine import Play, ScriptedEngine
 class Client:
     """An ASGI client that decides when it goes away."""
 
-    def __init__(self, body: dict[str, Any]) -> None:
+    def __init__(self, body: dict[str, Any], *, still_reads: bool = False) -> None:
+        self.still_reads = still_reads
         self._body: list[dict[str, Any]] = [
             {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
         ]
@@ -35,6 +36,8 @@ class Client:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
+        if self.gone.is_set() and not self.still_reads:
+            return  # as the server does
         self.sent.append(message)
         self.has_news.set()
 
@@ -90,6 +93,27 @@ def test_whoever_goes_away_is_aborted(tiny_folder: Path, after: int, n: int, str
         assert set(engine.aborted) == {request.request_id for request in engine.submitted}
         started_answer = [message["type"] for message in client.sent]
         assert ("http.response.start" in started_answer) == (stream and after > 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_who_only_closed_the_sending_half_is_told_why_it_was_ended(
+    tiny_folder: Path, after: int
+) -> None:
+    async def scenario() -> None:
+        started = asyncio.Event()
+        engine = ScriptedEngine(tiny_folder, endless(after=after, started=started))
+        client = Client({**CHAT, "stream": True}, still_reads=True)
+        request = scope("/v1/chat/completions")
+        call = asyncio.create_task(app_for(engine)(request, client.receive, client.send))
+        await started.wait()
+        client.gone.set()
+        await call
+        assert not engine.running
+        assert client.sent[0]["status"] == (200 if after else 400)
+        assert b"keep it open until the answer has come" in client.sent[-1]["body"]
+        assert not client.sent[-1].get("more_body")
 
     asyncio.run(scenario())
 

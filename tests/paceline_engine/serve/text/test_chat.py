@@ -117,6 +117,31 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, content:
     assert failed.value.reason == "UnsupportedModel"
 
 
+BROKEN = "{{ bos_token }}\n{% for m in messages %}"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("chat_template.jinja", BROKEN),
+        ("tokenizer_config.json", json.dumps({"chat_template": BROKEN})),
+        ("chat_template.jinja", "{{ 1 | nothing_known }}"),
+    ],
+)
+def test_a_template_that_is_none_fails_the_start_not_each_chat(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(StartFailed, match=r"line \d.*remove it to serve completions only") as told:
+        ChatTemplate.load(tmp_path)
+    assert told.value.reason == "UnsupportedModel"
+
+
+def test_a_requests_own_template_that_is_none_is_told_as_such() -> None:
+    with pytest.raises(ChatTemplateFailed, match=r"chat_template is no jinja template: line 2"):
+        ChatTemplate(None, {}).render(HELLO, chat_template=BROKEN)
+
+
 def test_a_list_of_templates_without_a_default_is_no_template(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [1, {"name": "x"}]}')
     assert ChatTemplate.load(tmp_path).source is None

@@ -1,0 +1,85 @@
+"""What the parts of `paceline bench` that talk to a server have in common: flags and readers."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import CommandError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_ADMIN_URL = "http://127.0.0.1:8001"
+
+
+def add_server(parser: Any) -> None:
+    """Which server, and what every load on it needs."""
+    add = parser.add_argument
+    add("--base-url", default=DEFAULT_URL, metavar="URL", help=f"default {DEFAULT_URL}")
+    add("--model", default="", metavar="NAME", help="default: the first of /v1/models")
+    add(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="prompts of words of this tokenizer.json (default: random token ids)",
+    )
+    add(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the key to send (default: none)",
+    )
+    add("--seed", type=int, default=1234, help="of the workloads (default 1234)")
+    add(
+        "--steady-tokens",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="of interference's streams (default: the workload's own)",
+    )
+    add("--json", action="store_true", help="a line of JSON for each row")
+
+
+def add_admin(parser: Any, *, is_token_required: bool = False) -> None:
+    """Where its admin port is."""
+    add = parser.add_argument
+    add(
+        "--admin-url", default=DEFAULT_ADMIN_URL, metavar="URL", help=f"default {DEFAULT_ADMIN_URL}"
+    )
+    add(
+        "--admin-token-file",
+        type=Path,
+        required=is_token_required,
+        metavar="FILE",
+        help="with the admin token" + ("" if is_token_required else " (default: none)"),
+    )
+
+
+def positive(text: str) -> int:
+    """A whole number >= 1, for argparse."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number >= 1 is needed, got {text!r}")
+    return int(text)
+
+
+def vocabulary(tokenizer: Path | None) -> Any:
+    """What prompts are made of."""
+    from paceline_engine.bench.workloads import Vocabulary
+
+    return Vocabulary.from_tokenizer(tokenizer) if tokenizer else Vocabulary.random_ids()
+
+
+def secret_in(file: Path | None, flag: str) -> str:
+    """The first line of a file that is no comment; empty without a file."""
+    if file is None:
+        return ""
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    given = [line for line in lines if line and not line.startswith("#")]
+    if not given:
+        raise CommandError(f"{flag}: {file} must hold a line, got an empty file")
+    return given[0]
+
+
+def write_line(text: str) -> None:
+    """To standard output, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
