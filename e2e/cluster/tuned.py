@@ -14,6 +14,9 @@ from cluster.wait import until
 
 CLOSED_LOOP = CHECKOUT / "e2e" / "journeys" / "closed_loop.py"
 
+RARELY_LONG = (4, 4, 4, 4, 110)
+"""More than admission expects of answers every so often."""
+
 
 class Tuned:
     """One deployment that is applied from a file, as GitOps does it.
@@ -58,6 +61,11 @@ class Tuned:
         """What its tuner says and the operator has written, for a message about a failure."""
         return json.dumps(self.status(), indent=1) + self.deployment.told()
 
+    def wait_window(self) -> Document:
+        """Wait until one more window has been looked at, and what followed from it is told."""
+        before = self.status()["seenUntil"]
+        return self.wait("one more window was read", lambda found: found["seenUntil"] > before)
+
     def restarts(self) -> dict[str, tuple[str, int]]:
         """Name of each pod -> its uid and how often its container began anew."""
         return {
@@ -67,6 +75,10 @@ class Tuned:
             )
             for item in self.deployment.pod_items()
         }
+
+    def annotate(self, *words: str) -> None:
+        """Set annotations (`name=value`) or take them away (`name-`), as a person does."""
+        self.deployment.namespace.kubectl("annotate", "--overwrite", "llmdep", NAME, *words)
 
     def events(self, reason: str) -> int:
         """How often an event with this reason was told."""
@@ -78,7 +90,9 @@ class Tuned:
         return self.deployment.namespace.kubectl("describe", "llmdep", NAME)
 
     @contextlib.contextmanager
-    def load(self, users: int, words: int) -> Iterator[None]:
+    def load(
+        self, users: int, words: int, prompt: int = 16, lengths: tuple[int, ...] = RARELY_LONG
+    ) -> Iterator[None]:
         """Have users ask during the block, each as soon as it has its answer.
 
         Afterwards every request has to have been answered.
@@ -86,9 +100,13 @@ class Tuned:
         Args:
             users: how many.
             words: different tokens that answers are drawn from: of one, every draft holds.
+            prompt: tokens of a prompt.
+            lengths: tokens of each user's answers, in turn.
         """
         stop, report = self._folder / "load.stop", self._folder / "load.json"
-        arguments = [self.deployment.url(), str(users), str(words), str(stop), str(report)]
+        stop.unlink(missing_ok=True)
+        shape = [str(users), str(words), str(prompt), ",".join(map(str, lengths))]
+        arguments = [self.deployment.url(), *shape, str(stop), str(report)]
         cluster = self.deployment.namespace.cluster
         command = [sys.executable, str(CLOSED_LOOP), *arguments]
         with cluster.process(command, self._folder / "load.log") as process:

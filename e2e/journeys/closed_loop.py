@@ -1,9 +1,10 @@
 """Users of whom each waits for an answer before asking again: run in the cluster's network.
 
-`closed_loop.py URL USERS WORDS STOP REPORT`. Four answers of four tokens are followed by one of
-110: more than admission expects, so that a small cache gets full. Prompts are tokens that no other
-request has, and answers are drawn from WORDS tokens: of one, every draft holds; of many, hardly
-any does. It asks until the file STOP is there; REPORT shows how it stands.
+`closed_loop.py URL USERS WORDS PROMPT LENGTHS STOP REPORT`. Each user's answers have the LENGTHS in
+turn (`4,110`): a long one behind short ones is more than admission expects, so that a small cache
+gets full. Prompts are PROMPT tokens that no other request has, and answers are drawn from WORDS
+tokens: of one, every draft holds; of many, hardly any does. It asks until the file STOP is there;
+REPORT shows how it stands.
 """
 
 import asyncio
@@ -12,17 +13,25 @@ import json
 import random
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
-LENGTHS = (4, 4, 4, 4, 110)
-PROMPT_TOKENS = 16
 VOCABULARY = range(100, 40_000)
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What requests are like: tokens that answers are drawn from, and lengths in tokens."""
+
+    words: list[int]
+    prompt: int
+    lengths: list[int]
+
+
 async def user(
-    number: int, url: str, words: list[int], http: aiohttp.ClientSession, told: Counter[str]
+    number: int, url: str, shape: Shape, http: aiohttp.ClientSession, told: Counter[str]
 ) -> None:
     """One user, for ever."""
     chance = random.Random(number)
@@ -31,12 +40,12 @@ async def user(
         turn += 1
         body = {
             "model": "demo",
-            "prompt": chance.choices(VOCABULARY, k=PROMPT_TOKENS),
-            "max_tokens": LENGTHS[turn % len(LENGTHS)],
+            "prompt": chance.choices(VOCABULARY, k=shape.prompt),
+            "max_tokens": shape.lengths[turn % len(shape.lengths)],
             "ignore_eos": True,
             "temperature": 2,
             "seed": 1000 * number + turn,
-            "allowed_token_ids": words,
+            "allowed_token_ids": shape.words,
         }
         try:
             async with http.post(f"{url}/completions", json=body) as answer:
@@ -47,12 +56,11 @@ async def user(
             await asyncio.sleep(1)
 
 
-async def main(url: str, users: int, words: int, stop: Path, report: Path) -> None:
+async def main(url: str, users: int, shape: Shape, stop: Path, report: Path) -> None:
     """Ask until the file `stop` is there."""
     told: Counter[str] = Counter()
-    some = list(VOCABULARY[:: len(VOCABULARY) // words][:words])
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as http:
-        asking = asyncio.gather(*(user(each, url, some, http, told) for each in range(users)))
+        asking = asyncio.gather(*(user(each, url, shape, http, told) for each in range(users)))
         while not stop.exists():  # noqa: ASYNC240 - one look a second
             await asyncio.wait([asking], timeout=1)
             new = report.with_suffix(".new")
@@ -64,6 +72,7 @@ async def main(url: str, users: int, words: int, stop: Path, report: Path) -> No
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), Path(sys.argv[5]))
-    )
+    url, users, words, prompt, lengths, stop, report = sys.argv[1:]
+    some = list(VOCABULARY[:: len(VOCABULARY) // int(words)][: int(words)])
+    shape = Shape(some, int(prompt), [int(each) for each in lengths.split(",")])
+    asyncio.run(main(url, int(users), shape, Path(stop), Path(report)))

@@ -1,10 +1,15 @@
 """The tuner on a real cluster: engines under load, a real Prometheus, a live setting, a verdict.
 
-The engine has KV blocks for two long answers and places for eight, and always drafts as many tokens
-as it may; answers of pure chance hold hardly any draft. Windows are short, a scrape comes every two
-seconds and an arm has 30 requests, all by the manifest; everything else is as in every deployment.
+Nothing here is a matter of seconds: counts are compared, and goodputs of one machine before and
+after. Windows are short, a scrape comes every two seconds and an arm has few requests, all by the
+manifest; everything else is as in every deployment.
+
+In the first journey the engine has KV blocks for two long answers and places for eight, and always
+drafts as many tokens as it may; answers of pure chance hold hardly any draft. In the second it has
+one place, and many wait for it.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,12 +24,13 @@ from cluster.operator_process import OperatorProcess
 from cluster.prometheus import Prometheus
 from cluster.tuned import Tuned
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(3000)]
 INTERVAL = "2s"
 DRAFTS = "speculativeNumTokens"
 USERS = 8
 CHANCE = 32
 """Words that answers are drawn from."""
+CAP = "maxNumSeqs"
 GENERATION = "max(paceline:settings_generation)"
 """Changes of settings, as the engine counts them."""
 
@@ -83,11 +89,11 @@ def test_a_full_cache_is_diagnosed_turned_and_verified_though_the_operator_is_ki
     scraped.scrape(tuned.deployment.pod_items())
     untouched = scraped.wait(GENERATION)
     with tuned.load(USERS, CHANCE):
-        begun = tuned.wait("a change is in force", in_force, 300)
+        begun = tuned.wait("a change is in force", in_force, 900)
         tuned.assert_no_diff()
         idle_operator.kill()
         idle_operator.start()
-        found = tuned.wait("it is judged", lambda told: told.get("history"), 300)
+        found = tuned.wait("it is judged", lambda told: told.get("history"), 900)
         tuned.assert_no_diff()
         told = tuned.describe()
         (ended,) = found["history"]
@@ -99,7 +105,7 @@ def test_a_full_cache_is_diagnosed_turned_and_verified_though_the_operator_is_ki
     assert float(symptom["evidence"]["kvUsageP95"]) > 0.9
     assert (ended["setting"], ended["before"], ended["after"]) == (DRAFTS, "10", "5")
     assert ended["id"] == begun["current"]["id"]
-    before, after = (float(ended[side]["goodput"]) for side in ("measuredBefore", "measuredAfter"))
+    before, after = goodputs(ended)
     tell(f"{ended['outcome']}: {ended['reason']}; goodput {before} -> {after}")
     assert_right(ended)
     assert found["sequence"] == found["budget"]["liveChanges"] == 1
@@ -132,3 +138,77 @@ def assert_right(ended: Document) -> None:
     found = re.fullmatch(plain, ended["reason"])
     is_better = found is not None and float(found[1]) > float(found[2])
     assert ended["outcome"] == ("Accepted" if is_better else "RolledBack"), ended
+
+
+def one_seat(mode: str) -> Document:
+    """Serves one request at a time though it has KV blocks for dozens."""
+    return {
+        "maxModelLen": 512,
+        "extraArgs": ["--num-kv-blocks=512"],
+        "scheduling": {CAP: 1, "bootMaxNumSeqs": 2, "interTokenTargetMs": 0},
+        "monitoring": {"podMonitor": {"interval": INTERVAL}},
+        "tuning": {
+            "mode": mode,
+            "window": "20s",
+            "minRequests": 60,
+            "cooldown": "0s",
+            "bounds": {CAP: {"max": 2}},
+        },
+    }
+
+
+def test_people_watch_decide_and_freeze_and_goodput_rises(
+    tuned: Tuned, scraped: Prometheus, tell: Callable[[str], None]
+) -> None:
+    tuned.apply(**one_seat("Observe"))
+    ready = tuned.deployment.wait_ready()
+    pods, generations = tuned.restarts(), tuned.deployment.generations()
+    scraped.scrape(tuned.deployment.pod_items())
+    with tuned.load(USERS, CHANCE, lengths=(12,)):
+        seen = tuned.wait("it is advised and measured", is_advised, 600)
+        assert seen.get("current") is None
+        (advice,) = [item for item in seen["recommendations"] if item["symptom"] == "QueueWait"]
+        assert advice["change"] == "spec.scheduling.maxNumSeqs: 2"
+        tuned.assert_no_diff()
+
+        tuned.apply(**one_seat("Propose"))
+        asked = tuned.wait("a change is proposed", lambda told: told.get("current"), 300)["current"]
+        assert (asked["phase"], asked["setting"], asked["after"]) == ("Proposed", CAP, "2")
+
+        tuned.annotate("paceline.dev/freeze=true", f"paceline.dev/approve={asked['id']}")
+        tuned.wait("it is frozen", lambda told: told["reason"] == "Frozen", 300)
+        frozen = tuned.wait_window()
+        assert frozen["current"]["phase"] == "Proposed"
+        untouched = tuned.deployment.get()
+        assert untouched["status"]["settingsRevision"] == ready["status"]["settingsRevision"]
+        assert effective(untouched, CAP) == ("1", "Spec")
+
+        tuned.annotate("paceline.dev/freeze-")
+        tuned.wait("it is in force", in_force, 300)
+        assert effective(tuned.deployment.get(), CAP) == ("2", "Tuner")
+        tuned.assert_no_diff()
+        found = tuned.wait("it is judged", lambda told: told.get("history"), 900)
+        tuned.assert_no_diff()
+        told = tuned.describe()
+    (ended,) = found["history"]
+    assert (ended["id"], ended["outcome"]) == (asked["id"], "Accepted"), json.dumps(ended)
+    before, after = goodputs(ended)
+    assert after > before
+    assert effective(tuned.deployment.get(), CAP) == ("2", "Tuner")
+    assert tuned.restarts() == pods
+    assert tuned.deployment.generations() == generations
+    for part in ("QueueWait", "ChangeProposed", "ChangeAccepted", "Measured Before", "Goodput"):
+        assert part in told, told
+    tell(f"{ended['outcome']}: {ended['reason']}; goodput {before} -> {after}")
+
+
+def is_advised(told: Document) -> bool:
+    """A person is told what to do, on the ground of a complete measurement."""
+    advised = [item["symptom"] for item in told.get("recommendations", ())]
+    return "QueueWait" in advised and "baseline" in told
+
+
+def goodputs(ended: Document) -> tuple[float, float]:
+    """Of a change that has ended, before it and with it."""
+    before, after = (float(ended[side]["goodput"]) for side in ("measuredBefore", "measuredAfter"))
+    return before, after

@@ -36,7 +36,8 @@ class Shape:
     Attributes:
         clients: users that wait for their answers; 0: `rate` requests a second come anyhow.
         long_share, long_prompt: share and lengths of long prompts.
-        tail_share, tail: share and lengths of long outputs; nobody says beforehand which.
+        tail: lengths of long outputs; nobody says beforehand which those are.
+        wave: so many long ones in a row, of so many requests; (0, 1): none.
         num_heads, head: shared beginnings of prompts, and their tokens.
     """
 
@@ -46,8 +47,8 @@ class Shape:
     rate: float = 0.0
     long_share: float = 0.0
     long_prompt: Range = (0, 1)
-    tail_share: float = 0.0
     tail: Range = (0, 1)
+    wave: Range = (0, 1)
     num_heads: int = 0
     head: int = 0
 
@@ -67,7 +68,7 @@ class Shape:
             head: tuple[int, ...] = ()
             if self.num_heads:
                 head = prompt((1 << 28) + int(rng.integers(self.num_heads)), self.head)
-            is_tail = rng.random() < self.tail_share
+            is_tail = number % self.wave[1] < self.wave[0]
             yield SimRequest(
                 arrival_s=at_s,
                 prompt_token_ids=prompt(number, len(head) + length, head),
@@ -137,15 +138,18 @@ def _scheduling(**values: Any) -> dict[str, Any]:
 _SCENARIOS = (
     Scenario(
         symptom=Symptom.KV_PRESSURE,
-        shape=Shape(clients=40, prompt=(10, 30), output=(2, 6), tail_share=0.3, tail=(150, 250)),
+        # Long answers come in a row, as of a job in batches: after many short ones nobody expects
+        # them, so all of them are let in and there are blocks for half.
+        shape=Shape(clients=40, prompt=(10, 30), output=(2, 6), tail=(80, 96), wave=(64, 192)),
         spec={
-            **_scheduling(maxNumSeqs=40, bootMaxNumSeqs=64),
-            "slo": {"itl": {"target": "300ms"}},
-            "tuning": {**TUNING, "bounds": {"maxNumSeqs": {"min": 8}}},
+            **_scheduling(maxNumSeqs=40, bootMaxNumSeqs=64, interTokenTargetMs=0, watermark="0.01"),
+            "slo": {"itl": {"target": "200ms"}},
+            "tuning": {**TUNING, "window": "30s", "bounds": {"maxNumSeqs": {"min": 8}}},
         },
         own={"num_kv_blocks": 128},
-        turns=("watermark", "maxNumSeqs"),
-        grid={"maxNumSeqs": (40, 32, 25, 20, 16, 12), "watermark": ("0.01", "0.04", "0.1")},
+        machine=LinearCost(step=60.0, prefill_token=1.0, decode_token=1.0),
+        turns=("maxNumSeqs",),
+        grid={"maxNumSeqs": (40, 32, 25, 20, 16, 12)},
     ),
     Scenario(
         symptom=Symptom.SPECULATION_COSTS,

@@ -9,11 +9,7 @@ from paceline.tuner.oracle import Comparison
 from paceline.tuner.scenarios import SCENARIOS
 from paceline_operator.decide.tuning.symptom import Symptom
 
-CURABLE = [
-    symptom
-    for symptom, scenario in SCENARIOS.items()
-    if scenario.grid and symptom is not Symptom.KV_PRESSURE  # which its load does not show
-]
+CURABLE = [symptom for symptom, scenario in SCENARIOS.items() if scenario.grid]
 NEAR = 0.95
 
 

@@ -11,8 +11,6 @@ pytestmark = pytest.mark.slow
 
 IN_EVERY_RUN = {Symptom.SPECULATION_COSTS, Symptom.SLOW_PREFILL, Symptom.SLOW_START}
 """Quick ones; the others are for `make test-full`."""
-NOT_SHOWN = {Symptom.KV_PRESSURE}
-"""Admission expects how long outputs get, so this load waits and is not preempted."""
 
 
 def marked(symptoms: list[Symptom]) -> list[object]:
@@ -20,7 +18,6 @@ def marked(symptoms: list[Symptom]) -> list[object]:
     return [
         pytest.param(symptom, marks=() if symptom in IN_EVERY_RUN else pytest.mark.full)
         for symptom in symptoms
-        if symptom not in NOT_SHOWN
     ]
 
 

@@ -22,7 +22,8 @@ class Arm:
         arrived: finished requests, and how many more are in the engines at the end.
         present: requests in the engines, times seconds.
         primary, primary_squares: goodput of each window, and its square, for the noise.
-        usage: KV usage's 95th percentile of each window, added up.
+        usage: KV usage's 95th percentile of each window, added up; running: mean requests that
+            run in a pod, likewise.
         prompts, outputs: tokens of finished requests.
         output_tokens: given to clients, of requests that still run too.
         ttft, prefill, itl: mean seconds (of the gap between tokens the median), weighted by
@@ -54,6 +55,7 @@ class Arm:
     prefill: float = 0.0
     itl: float = 0.0
     usage: float = 0.0
+    running: float = 0.0
     waiting: float = 0.0
     primary: float = 0.0
     primary_squares: float = 0.0
@@ -140,6 +142,7 @@ _COUNTS: Mapping[str, Signal] = {
     "output_tokens": Signal.OUTPUT_TOKENS,
     "preemptions": Signal.PREEMPTIONS,
     "usage": Signal.KV_USAGE_P95,
+    "running": Signal.RUNNING,
     "waiting": Signal.LEAST_WAITING,
 }
 NEEDED = (Signal.FINISHED, Signal.OUTPUT_TOKENS, Signal.RUNNING, Signal.WAITING)

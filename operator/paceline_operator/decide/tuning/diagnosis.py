@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import inf
 
 from paceline_crds.knob import ChangeClass
 from paceline_operator.decide.tuning import dials, flight, guards, load, moves
@@ -81,6 +82,7 @@ def candidates(item: Seen, state: State, seen: Observation) -> tuple[Move, ...]:
     share, target = arm.attainment("itl"), seen.policy.targets.get("itl")
     room = Room(
         usage=arm.usage / arm.windows if arm.windows else 1.0,
+        running=arm.running / arm.windows if arm.windows else inf,
         has_itl_slack=target is None or share is None or share >= target.attainment,
     )
     return moves.prescribed(item.symptom, seen.dials, seen.policy, room)

@@ -45,10 +45,12 @@ class Room:
 
     Attributes:
         usage: share of the KV blocks in use, 95th percentile.
+        running: mean of the requests that run in a pod.
         has_itl_slack: streams are within their target, or have none.
     """
 
     usage: float
+    running: float = inf
     has_itl_slack: bool = True
 
 
@@ -107,6 +109,13 @@ def _next_watermark(value: float) -> float:
     return max(0.02, value * 4)
 
 
+def _to_fit(running: float) -> Step:
+    """Down to what runs on average; a fifth less of a cap that nobody reaches would be nothing."""
+    return lambda value: max(1.0, running) if running < _REACHED * value else 0.8 * value
+
+
+_REACHED = 0.95
+"""Where so much of maxNumSeqs runs on average it is the limit, else the cache is."""
 _TWICE, _HALF = _times(2.0), _times(0.5)
 _FEWER = _times(0.8)
 
@@ -117,6 +126,7 @@ def _steps(symptom: Symptom, policy: Policy, room: Room) -> tuple[tuple[str, Dir
     is_bold = room.usage < 0.35 and itl is None
     seqs_up = ("maxNumSeqs", UP, _TWICE if is_bold else _times(1.25))
     seqs_down = ("maxNumSeqs", DOWN, _FEWER)
+    seqs_to_fit = ("maxNumSeqs", DOWN, _to_fit(room.running))
     budget_up = ("maxNumBatchedTokens", UP, _TWICE)
     budget_down = ("maxNumBatchedTokens", DOWN, _HALF)
     speculation_down = ("speculativeNumTokens", DOWN, _HALF)
@@ -125,7 +135,7 @@ def _steps(symptom: Symptom, policy: Policy, room: Room) -> tuple[tuple[str, Dir
         Symptom.KV_PRESSURE: (
             speculation_down,
             ("watermark", UP, _next_watermark),
-            seqs_down,
+            seqs_to_fit,
             ("gpuMemoryUtilization", UP, lambda value: value + 0.02),
             budget_down,
             ("kvCacheDtype", DOWN, _HALF),

@@ -1,5 +1,6 @@
 """Steps of single settings: where they begin, how far they go, and which way they went."""
 
+import math
 from typing import Any
 
 import pytest
@@ -14,11 +15,16 @@ from paceline_operator.testing.tuner_scenarios import TUNING, spec_of
 SLO = {"itl": {"target": "150ms"}}
 
 
-def move(setting: str, symptom: Symptom = Symptom.SPIKY_STREAMS, **spec: Any) -> Move:
+def move(
+    setting: str,
+    symptom: Symptom = Symptom.SPIKY_STREAMS,
+    room: Room = Room(usage=0.5),  # noqa: B008 - frozen
+    **spec: Any,
+) -> Move:
     made = spec_of(slo=SLO, **spec)
     base = resolve.resolve(made)
     turned = dials.of(made, base, base.settings, {})
-    found = moves.prescribed(symptom, turned, policy.of_spec(made), Room(usage=0.5))
+    found = moves.prescribed(symptom, turned, policy.of_spec(made), room)
     return next(item for item in found if item.dial.name == setting)
 
 
@@ -41,6 +47,17 @@ def test_a_target_of_a_step_does_not_go_below_half_of_the_streams_target() -> No
     bounds = {"interTokenTargetMs": {"max": 150}}
     least = {"scheduling": {"interTokenTargetMs": 75}}
     assert move("interTokenTargetMs", **least, tuning={**TUNING, "bounds": bounds}).is_at_bound
+
+
+@pytest.mark.parametrize(
+    ("running", "after"), [(math.inf, "32"), (39.0, "32"), (21.6, "21"), (0.2, "20")]
+)
+def test_a_full_cache_gets_a_cap_that_binds(running: float, after: str) -> None:
+    """No more than run on average; not below half of where it started, without other bounds."""
+    room = Room(usage=0.99, running=running)
+    seats = {"maxNumSeqs": 40, "bootMaxNumSeqs": 64}
+    found = move("maxNumSeqs", Symptom.KV_PRESSURE, room, scheduling=seats)
+    assert (found.before, found.after) == ("40", after)
 
 
 @pytest.mark.parametrize(
