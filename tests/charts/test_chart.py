@@ -164,6 +164,19 @@ def test_a_namespaced_install_has_nothing_of_the_whole_cluster(
     assert roles == watched == set(namespaces or ["serving"])
 
 
+def test_notes_name_a_namespace_and_a_label_that_this_install_looks_at(
+    chart: helm_python.Chart,
+) -> None:
+    values = {**NAMESPACED, "namespaces": ["models", "more-models"], "instance": "2"}
+    made = chart.render(values, name="pl", namespace="serving")
+    (notes,) = [text for path, text in made.items() if path.endswith("NOTES.txt")]
+    manifest = notes.partition("<<'END'\n")[2].partition("END\n")[0]
+    metadata = yaml.safe_load(manifest)["metadata"]
+    assert metadata["namespace"] == "models"
+    assert metadata["labels"] == {"paceline.dev/operator": "2"}
+    assert "kubectl wait -n models " in notes
+
+
 def test_two_installs_share_no_name(render: Render) -> None:
     def names(documents: list[Document]) -> set[tuple[str, str, str]]:
         return {

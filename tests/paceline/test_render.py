@@ -78,8 +78,10 @@ def test_it_is_what_a_cluster_ends_up_with(
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_renders(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kinds = [item["kind"] for item in printed(capsys, "-f", str(example))]
-    assert {"Service", "NetworkPolicy", "Deployment", "ConfigMap"} <= set(kinds)
+    kinds = {item["kind"] for item in printed(capsys, "-f", str(example))}
+    is_vllm = "runtime: VLLM" in example.read_text(encoding="utf-8")
+    assert {"Service", "NetworkPolicy", "Deployment"} <= kinds
+    assert ("ConfigMap" in kinds) is not is_vllm, "stock vLLM takes no live settings"
 
 
 def test_the_charts_values_decide_images_and_pod_defaults(

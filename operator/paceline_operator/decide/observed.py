@@ -10,8 +10,9 @@ from typing import Any
 from paceline_crds.phases import DrainPhase
 from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.tuning.signals import Sample
+from paceline_operator.resources import objects
 
-Object = Mapping[str, Any]
+Object = objects.Object
 
 CHILD_KINDS = (
     "Deployment",

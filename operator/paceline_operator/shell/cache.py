@@ -5,17 +5,16 @@ versions of an object the higher resourceVersion wins, so nobody ever acts on so
 the operator's own last write.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from paceline_operator.decide.observed import CHILD_KINDS
 from paceline_operator.decide.tuning.state import Phase
 from paceline_operator.render import names
 from paceline_operator.resources import objects
+from paceline_operator.resources.objects import Object
 from paceline_operator.shell import kinds
 from paceline_operator.shell.cluster import Listing
 
-Object = Mapping[str, Any]
 Key = tuple[str, str]
 """Namespace and name of an LLMDeployment."""
 _CHANGING = frozenset(phase.value for phase in Phase if phase is not Phase.PROPOSED)

@@ -19,6 +19,7 @@ from paceline_operator.decide.tuning import asking
 from paceline_operator.decide.tuning.asking import Question
 from paceline_operator.render import names
 from paceline_operator.resources import objects
+from paceline_operator.resources.objects import Object
 from paceline_operator.resources.parse import DEFAULT_INSTANCE, INSTANCE_LABEL
 from paceline_operator.shell import keys, kinds
 from paceline_operator.shell.cache import Cache, Key
@@ -28,7 +29,6 @@ from paceline_operator.shell.keys import MasterKeys
 from paceline_operator.shell.memory import Memory
 
 _log = logging.getLogger(__name__)
-Object = Mapping[str, Any]
 STARTING_S = 5.0
 """How often an engine that starts is asked how far it is: no event tells it."""
 MOUNTING_S = 10.0

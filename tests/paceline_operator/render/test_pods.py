@@ -16,6 +16,7 @@ from paceline_operator.decide.observed import Config, Inputs
 from paceline_operator.resources.parse import Refused
 
 NAME = "a" * 52
+OPERATOR = {"app.kubernetes.io/name": "paceline-operator"}
 
 
 def rendered(
@@ -29,7 +30,9 @@ def rendered(
     }
     inputs = Inputs(engine_image="e:1", vllm_image="v:1", pod_defaults=pod_defaults or {})
     config = Config(
-        operator_namespace="paceline", known_kinds=frozenset({"PodMonitor", "InferencePool"})
+        operator_namespace="paceline",
+        operator_labels=OPERATOR,
+        known_kinds=frozenset({"PodMonitor", "InferencePool"}),
     )
     found = preview.documents(manifest, inputs, config)
     assert not isinstance(found, Refused), found
@@ -182,7 +185,7 @@ def test_a_cache_is_a_volume(cache: dict[str, Any], source: str) -> None:
     assert ("cache-image" in names) == (cache["type"] == "Image")
 
 
-def test_secrets_are_mounted_as_files_and_never_read_by_us() -> None:
+def test_secrets_are_mounted_as_files_and_stand_in_no_variable() -> None:
     made = pod(
         {
             "model": {"uri": "hf://a/b", "tokenSecretRef": {"name": "hub", "key": "t"}},
@@ -191,6 +194,7 @@ def test_secrets_are_mounted_as_files_and_never_read_by_us() -> None:
     )
     secrets = {volume["secret"]["secretName"] for volume in made["volumes"] if "secret" in volume}
     assert secrets == {"hub", "keys"}
+    assert "secretKeyRef" not in json.dumps(made["containers"])
     assert "--api-key-file=/etc/paceline/api-keys/keys" in made["containers"][0]["args"]
 
 
@@ -239,10 +243,14 @@ def test_an_upper_case_model_with_slashes_is_no_label() -> None:
 
 def test_the_admin_port_is_open_to_the_operator_alone() -> None:
     ingress = rendered({})["NetworkPolicy"]["spec"]["ingress"]
-    admin = [rule for rule in ingress if rule["ports"][0]["port"] == "admin"]
-    assert admin[0]["from"][0]["namespaceSelector"]["matchLabels"] == {
-        "kubernetes.io/metadata.name": "paceline"
-    }
+    ports = [[port["port"] for port in rule["ports"]] for rule in ingress]
+    assert ports == [["http"], ["admin"]], "a rule without ports would open all of them"
+    assert ingress[1]["from"] == [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "paceline"}},
+            "podSelector": {"matchLabels": OPERATOR},
+        }
+    ]
     assert "admin" not in json.dumps(rendered(VLLM)["NetworkPolicy"]["spec"])
 
 
