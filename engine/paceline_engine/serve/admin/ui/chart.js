@@ -119,8 +119,8 @@ export class Chart {
         const low = base[index];
         base[index] += block.values[key];
         if (base[index] === low) return;
-        const x = this.x(block.from);
-        const wide = Math.max(0.6, this.x(block.to) - x);
+        const x = Math.round(this.x(block.from)); // whole pixels: no seams between neighbours
+        const wide = Math.max(1, Math.round(this.x(block.to)) - x);
         const y = this.y(base[index]);
         line += `M${fixed(x)} ${fixed(y)}h${fixed(wide)}V${fixed(this.y(low))}h${fixed(-wide)}Z`;
       });
@@ -138,7 +138,8 @@ export class Chart {
 
   turn(at, name) {
     const x = this.x(at);
-    const text = label(name, x + 4, TOP - 2, "start");
+    const isLate = x > this.frame.width - 80;
+    const text = label(name, x + (isLate ? -4 : 4), TOP - 2, isLate ? "end" : "start");
     text.setAttribute("class", "turn-name");
     return [path("turn", `M${x} ${TOP - 8}V${this.frame.height - BOTTOM}`), text];
   }

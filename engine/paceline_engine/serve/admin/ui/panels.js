@@ -87,7 +87,7 @@ export class Tiles {
     const high = quantile(times, 0.99);
     const isOver = Boolean(target) && high !== null && high > target;
     this.set("step", "step time, p50", ms(quantile(times, 0.5)), "",
-      `p99 ${ms(high)}${target ? `, target ${ms(target)}` : ""}`, isOver ? "warn" : "");
+      `p99 ${ms(high)}${target ? `, ≤ ${ms(target)}` : ""}`, isOver ? "warn" : "");
   }
 
   showLatency(name, title, metric, feed, target) {
@@ -100,7 +100,7 @@ export class Tiles {
     const high = at(0.99);
     const isOver = Boolean(target) && high !== null && high > target;
     this.set(name, `${title}, p50`, ms(at(0.5)), "",
-      `p99 ${ms(high)}${target ? `, target ${ms(target)}` : ""}`, isOver ? "warn" : "");
+      `p99 ${ms(high)}${target ? `, ≤ ${ms(target)}` : ""}`, isOver ? "warn" : "");
   }
 }
 
@@ -199,7 +199,7 @@ export function showTuner(tuning) {
   const seen = (tuning.symptoms ?? []).filter((one) => one.windows);
   for (const one of seen) {
     const figures = Object.entries(one.evidence ?? {}).map(([name, value]) => `${name} ${value}`);
-    list.append(item("", one.name, [`shown by ${one.windows} windows: ${figures.join(", ")}`]));
+    list.append(item("", one.name, [`shown by ${one.windows} window${one.windows === 1 ? "" : "s"}: ${figures.join(", ")}`]));
   }
   const lead = element("p", "faint");
   const calm = tuning.state ? "It watches; nothing is wrong so far." : "It has said nothing so far.";
