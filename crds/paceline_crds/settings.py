@@ -319,11 +319,12 @@ class EngineSettings(BaseModel):
             )
         method = self.speculative_method
         is_said = "speculative_num_tokens" in self.model_fields_set  # 0, too: drafts are off
-        is_planned = is_said or bool(self.boot_max_speculative_num_tokens)
+        # The operator leaves live settings out of the flags, and pins the maximum that follows.
+        is_planned = is_said or self.boot_max_speculative_num_tokens is not None
         if method is not SpeculativeMethod.NONE and not is_planned:
             raise ValueError(
                 f"speculativeMethod {method} needs speculativeNumTokens (or, to turn it on later, "
-                "bootMaxSpeculativeNumTokens >= 1), got neither"
+                "bootMaxSpeculativeNumTokens), got neither"
             )
         if method is SpeculativeMethod.NONE and self.speculative_num_tokens:
             raise ValueError(

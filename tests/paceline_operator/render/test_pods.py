@@ -1,5 +1,6 @@
 """Pods pass the restricted profile and carry nothing that a running engine can change."""
 
+import argparse
 import json
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_crds import llmdeployment
+from paceline_crds import flags, llmdeployment
 from paceline_crds.flags import flag_of
 from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import knobs
@@ -138,6 +139,15 @@ def test_stock_vllm_gets_its_own_flags_probes_and_a_wait_before_it_ends() -> Non
     assert container["image"] == "v:1"
     assert [port["name"] for port in container["ports"]] == ["http"]
     assert "ConfigMap" not in rendered(VLLM)
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_the_engine_takes_the_flags_of_speculation(drafts: int) -> None:
+    parser = argparse.ArgumentParser()
+    flags.add_setting_flags(parser)
+    given = arguments({"speculative": {"method": "Ngram", "numTokens": drafts}})
+    settings, _ = parser.parse_known_args(given)
+    assert flags.settings_from_args(settings).speculative_method == "Ngram"
 
 
 def test_speculation_of_vllm_is_one_json_flag() -> None:
