@@ -40,7 +40,8 @@ async def json_of(answer: aiohttp.ClientResponse, most_bytes: int) -> Any:
         if len(body) > most_bytes:
             raise ValueError(f"the answer has more than {most_bytes} bytes")
     try:
-        read = json.loads(body, parse_constant=_refuse)
+        # As a text: of bytes, json takes half characters and other encodings.
+        read = json.loads(body.decode(), parse_constant=_refuse)
         if b"\\u" in body:
             # Half a character is no text: the API server would store another one than it was sent.
             json.dumps(read, ensure_ascii=False).encode()

@@ -83,11 +83,26 @@ def read(answers: Mapping[str, Any], *, with_requests: bool = False) -> EngineRe
         NESTED,
         b'{"ready": NaN}',
         b'{"message": "\\ud800"}',
+        b'{"message": "\xed\xa0\x80"}',
+        '{"message": "\\ud800"}'.encode("utf-16"),
         b'{"revision": ' + b"9" * 5000 + b"}",
         b'{"message": "' + b"x" * 2 * engine_ports.MOST_BYTES + b'"}',
         gzip.compress(b'{"ready": true}'),
     ],
-    ids=["empty", "bytes", "list", "number", "deep", "nan", "half", "digits", "huge", "gzip"],
+    ids=[
+        "empty",
+        "bytes",
+        "list",
+        "number",
+        "deep",
+        "nan",
+        "half",
+        "raw half",
+        "utf-16",
+        "digits",
+        "huge",
+        "gzip",
+    ],
 )
 def test_garbage_at_an_admin_port_is_a_reading(body: bytes) -> None:
     found = read({"status": body})
