@@ -1,5 +1,6 @@
 """The admin port: status, settings, drain, requests, steps. Its own port and its own token."""
 
+import ipaddress
 import json
 import logging
 import time
@@ -62,15 +63,25 @@ def create_admin_app(
     return app
 
 
+def _is_loopback(host: str) -> bool:
+    """Whether Host names this machine: a name of another site that points here does not."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _ask_for_token(app: FastAPI, tokens: AdminTokens) -> None:
     @app.middleware("http")
     async def ask_for_token(
         request: Request, call_next: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        if page.is_part(request.url.path):
+        if page.is_part(request.scope["path"]):  # the route's; url is made of Host too
             return await call_next(request)
         if request.headers.get("sec-fetch-site") in _ELSEWHERE:
             return _error(403, "another site's page asked for this; open this port's own page")
+        if not tokens.is_configured and not _is_loopback(request.url.hostname or ""):
+            return _error(403, "without a token this port answers to localhost and 127.0.0.1 alone")
         if tokens.is_configured:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not token.strip():

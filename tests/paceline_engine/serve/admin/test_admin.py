@@ -32,7 +32,7 @@ def play(tmp_path: Path, go: Go, config: ServeConfig | None = None) -> None:
         app = create_admin_app(client, config or ServeConfig(model="tiny"), drain)
         transport = httpx.ASGITransport(app)
         try:
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 await go(http, client, drain)
         finally:
             await client.close()

@@ -58,7 +58,7 @@ class Ports:
         return page
 
     def _open(self, app: Any) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
 
 
 def play(folder: Path, go: Callable[[Ports], Awaitable[None]], **settings: Any) -> None:

@@ -32,7 +32,7 @@ def play(
         app = create_admin_app(client, config, Drain(shutdown_timeout_s=30.0))
         transport = httpx.ASGITransport(app)
         try:
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 await go(http)
         finally:
             await client.close()
@@ -111,6 +111,16 @@ def test_a_page_of_another_site_can_neither_read_nor_drain(tmp_path: Path, site:
         assert (await http.get(routes.ADMIN_PAGE)).status_code == 200  # a link to it is no harm
         http.headers["Sec-Fetch-Site"] = "same-origin"
         assert (await http.get(routes.ADMIN_SETTINGS)).status_code == 200
+
+    play(tmp_path, go, ServeConfig(model="tiny"))
+
+
+@pytest.mark.parametrize("host", ["evil.example:8001", "127.0.0.1.evil.example"])
+def test_without_a_token_a_name_that_only_points_here_is_refused(tmp_path: Path, host: str) -> None:
+    async def go(http: httpx.AsyncClient) -> None:
+        for name, status in ((host, 403), ("127.0.0.1:8001", 200), ("[::1]:8001", 200)):
+            answer = await http.get(routes.ADMIN_SETTINGS, headers={"Host": name})
+            assert answer.status_code == status, name
 
     play(tmp_path, go, ServeConfig(model="tiny"))
 
