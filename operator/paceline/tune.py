@@ -62,7 +62,7 @@ def add_command(commands: Any) -> None:
         metavar="NAME=VALUE",
         help="a setting that engines do not export, as vLLM's (maxNumSeqs=256; default: unknown)",
     )
-    add("--window", type=_seconds, default=120.0, metavar="TIME", help="of each (default 2m)")
+    add("--window", type=_seconds, default=120.0, metavar="TIME", help="of each (default 120s)")
     add("--at", type=_moment, metavar="TIME", help="end of the last window (default: now)")
     add(
         "--bearer-token-file",

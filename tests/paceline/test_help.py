@@ -41,7 +41,8 @@ def test_a_flag_says_its_default(flag: str) -> None:
     written = default if isinstance(default, list | tuple) else [default]
     for value in written:
         if value and not isinstance(value, bool):  # 0 and nothing have a meaning, told in words
-            assert f"{value:g}" if isinstance(value, float) else str(value).lower() in text
+            shown = f"{value:g}" if isinstance(value, float) else str(value).lower()
+            assert shown in text
 
 
 def _default_of(flag: str, action: argparse.Action) -> object:
