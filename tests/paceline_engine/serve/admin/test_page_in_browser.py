@@ -122,8 +122,8 @@ def test_figures_move_under_load_and_a_setting_is_switched(
         watched.give(TOKEN)
         watched.until("document.querySelector('#tile-waiting.warn')")
         watched.until("document.querySelectorAll('#request-rows tr').length >= 4")
-        assert "SequenceLimit" in page.inner_text("#reasons")
-        assert page.inner_text("#tile-running b") == "3 of 3"
+        watched.until("document.querySelector('#reasons').innerText.includes('SequenceLimit')")
+        watched.until("document.querySelector('#tile-running b').innerText === '3 of 3'")
         for chart in ("steps", "budget", "requests", "blocks"):
             watched.until(f"document.querySelector('#chart-{chart} .area').getAttribute('d')")
         before = page.inner_text("#tile-running span:last-child")
