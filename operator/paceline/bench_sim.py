@@ -128,7 +128,8 @@ def runs_of(text: str, limit: int) -> list[Any]:
     """`shared_prefix@0.6,interference` as runs.
 
     Raises:
-        CommandError: an unknown workload, or a rate that is no positive number.
+        CommandError: an unknown workload, one that stands there twice, or a rate that is no
+            positive number.
     """
     from paceline_engine.bench.recorded import Run
     from paceline_engine.bench.workloads import NAMES
@@ -138,6 +139,8 @@ def runs_of(text: str, limit: int) -> list[Any]:
         name, has_rate, written = part.partition("@")
         if name not in NAMES:
             raise CommandError(f"workloads must be among {', '.join(NAMES)}, got {name!r}")
+        if any(run.name == name for run in runs):
+            raise CommandError(f"a workload may stand there once, got {name!r} again")
         try:
             rate = float(written) if has_rate else 0.0
         except ValueError:

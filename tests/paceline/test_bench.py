@@ -27,7 +27,12 @@ def test_workloads_carry_their_rate():
 
 @pytest.mark.parametrize(
     ("workload", "told"),
-    [("nothing", "must be among"), ("mixed@0", "a number > 0"), ("mixed@x", "a number > 0")],
+    [
+        ("nothing", "must be among"),
+        ("mixed@0", "a number > 0"),
+        ("mixed@x", "a number > 0"),
+        ("mixed,mixed@2", "once"),
+    ],
 )
 def test_a_wrong_workload_is_told_before_anything_runs(workload: str, told: str) -> None:
     with pytest.raises(CommandError, match=told):
