@@ -155,11 +155,11 @@ class Arm:
         plan, self._watched.plan = self._watched.plan, None
         if plan is None:
             raise RuntimeError("requests remain, but the scheduler plans nothing")
-        drafted = len(plan.draft_tokens)
-        self.num_drafted += drafted
-        if drafted:
-            self.num_accepted += self.num_tokens - num_before - int(np.count_nonzero(plan.samples))
         if not step_features.of(plan).num_prefill_tokens:
+            if drafted := len(plan.draft_tokens):
+                self.num_drafted += drafted
+                new = self.num_tokens - num_before
+                self.num_accepted += new - int(np.count_nonzero(plan.samples))
             self.spent_s += self._clock() - before
             self.num_decoded += self.num_tokens - num_before
             if whole == len(self.outputs):
