@@ -239,4 +239,10 @@ by("theme").addEventListener("click", () => {
 dark.addEventListener("change", nameTheme);
 nameTheme();
 
-start().catch((error) => problem(error.message));
+function begin() {
+  start().catch((error) => {
+    problem(error.message);
+    setTimeout(begin, PAUSE_AFTER_PROBLEM_MS);
+  });
+}
+begin();
