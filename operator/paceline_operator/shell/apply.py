@@ -87,6 +87,7 @@ class Executor:
             if start - began > WRITES_S:
                 name = objects.name(seen.observed.deployment)
                 _log.warning("%s: writes take long; the rest is planned anew", name)
+                outcome.worst = max(outcome.worst, 1)
                 return outcome
             if isinstance(action, _TO_ENGINES) and told_s > ENGINES_S:
                 continue

@@ -166,9 +166,10 @@ def _checked(source: str, path: Path) -> str:
         _compile(source)
     except Exception as error:  # jinja2 writes Python, which has limits of its own
         where = f"line {error.lineno}: " if isinstance(error, _NoTemplate) else ""
+        what = error.args[0] if error.args else type(error).__name__
         raise StartFailed(
             "UnsupportedModel",
-            f"the chat template in {path} is no jinja template: {where}{error.args[0]}; replace "
+            f"the chat template in {path} is no jinja template: {where}{what}; replace "
             "it, or remove it to serve completions only",
         ) from error
     return source
