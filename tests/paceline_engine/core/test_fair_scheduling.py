@@ -176,6 +176,26 @@ def test_blocks_change_hands_when_a_prompt_waits_for_them() -> None:
     trial.assert_all_solo()
 
 
+def test_who_is_next_takes_what_an_equal_kept_when_nobody_runs() -> None:
+    # Tenants of one quantum are equals and the keeper is older; it must not stop the queue.
+    trial = fair_trial(num_blocks=7, max_num_seqs=2, watermark="0")
+    trial.expect_short_outputs()
+    runs = trial.submit([1] * 7, max_tokens=20, tenant="flood")
+    keeper = trial.submit([2] * 33, max_tokens=5, tenant="flood")
+    trial.step()
+    while state_of(trial, keeper)["state"] == "running":
+        trial.step()
+    trial.abort(runs)
+    before = state_of(trial, keeper)["num_blocks"]
+    light = trial.submit([3] * 30, max_tokens=1, tenant="light")
+    plan = trial.step()
+    assert plan is not None
+    assert [added.request_id for added in plan.added] == [light]
+    assert 0 < state_of(trial, keeper)["num_blocks"] < before
+    trial.run()
+    trial.assert_solo(keeper)
+
+
 def test_inside_a_tenant_priority_decides_and_between_tenants_it_does_not() -> None:
     trial = fair_trial(max_num_seqs=1, priority_aging_s=0)
     for number, (tenant, priority) in enumerate(

@@ -164,6 +164,34 @@ def test_a_head_of_a_better_level_takes_kept_blocks_while_others_run() -> None:
     trial.assert_all_solo()
 
 
+def test_a_head_waits_for_held_blocks_and_leaves_kept_ones_alone() -> None:
+    trial = Trial(
+        tiny_limits(num_blocks=12, block_size=8),
+        watermark="0",
+        scheduling_policy=SchedulingPolicy.PRIORITY,
+        priority_aging_s=0,
+        max_plans=2,
+    )
+    trial.expect_short_outputs()
+    trial.submit([1] * 7, max_tokens=20, priority=0)
+    goes = trial.submit([4] * 39, max_tokens=20, priority=0)
+    keeper = trial.submit([2] * 33, max_tokens=5, priority=5)
+    while not any(is_preempted(r) for r in trial.scheduler.describe(0.0)):
+        trial.step()
+    trial.step()
+    if not trial.num_in_flight:
+        trial.plan()
+    before = kept(trial, keeper)
+    trial.abort(goes)
+    head = trial.submit([3] * 9, max_tokens=1, priority=1)
+    assert trial.scheduler.usage()[3] >= 5, "what comes back with the step is more than enough"
+    trial.plan()
+    assert kept(trial, keeper) == before > 0
+    trial.run()
+    trial.assert_solo(head)
+    trial.assert_solo(keeper)
+
+
 def test_a_head_of_the_same_level_waits_for_running_ones_and_leaves_kept_blocks_alone() -> None:
     trial = Trial(tiny_limits(num_blocks=7, block_size=8), watermark="0", max_num_seqs=2)
     trial.expect_short_outputs()

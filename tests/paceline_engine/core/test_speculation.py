@@ -161,6 +161,18 @@ def test_blocks_of_drafts_get_names_only_as_far_as_they_were_accepted():
     assert trial.cached[second] == 32
 
 
+def test_a_block_that_an_accepted_run_ends_is_not_found_before_its_last_token_is_computed():
+    trial = Trial(drafter=right)
+    first = trial.submit(range(20), max_tokens=4)
+    trial.run()
+    assert trial.runner.num_accepted == 2
+    # 24 known tokens are three blocks, but nobody computed the last one.
+    second = trial.submit([*range(20), *trial.outputs[first], 1, 2, 3], max_tokens=4)
+    trial.run()
+    assert trial.cached[second] == 16
+    trial.assert_all_solo()
+
+
 def test_accepted_runs_over_several_blocks_name_all_of_them():
     trial = Trial(drafter=right, speculative_num_tokens=20)
     first = trial.submit(range(10), max_tokens=60)

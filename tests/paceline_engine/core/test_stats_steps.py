@@ -79,6 +79,7 @@ def test_recomputed_tokens_are_in_the_sum_and_apart():
     stats = stats_of(trial)
     assert stats.value(metrics.PREEMPTIONS) > 0
     assert stats.value(metrics.RECOMPUTED) > 0
+    assert stats.value(metrics.PREFIX_HITS) == 0, "what a preempted request kept is no hit"
     assert stats.histogram(metrics.ITERATION_TOKENS).sum == expected_tokens(trial, stats)
     assert stats.histogram(metrics.REQUEST_PREEMPTIONS).sum == stats.value(metrics.PREEMPTIONS)
     assert stats.histogram(metrics.ITL).count == 4 * 29

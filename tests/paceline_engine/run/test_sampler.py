@@ -1,5 +1,7 @@
 """Tokens are drawn from the distribution that the parameters describe, and from nothing else."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -232,6 +234,27 @@ def test_a_seed_gives_the_same_tokens_in_any_company() -> None:
     others = [SamplingParams(), SamplingParams(temperature=0), SamplingParams(seed=8)]
     alone = draw([seeded], LOGITS).tokens[0]
     together = draw([*others, seeded, *others], LOGITS, slice_rows=2).tokens[3]
+    assert alone == together
+
+
+@pytest.mark.parametrize("impl", ["cpu", "torch"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"top_p": 0.9}, {"presence_penalty": 1.0}, {"top_k": 900, "min_tokens": 3}]
+)
+def test_a_seed_belongs_to_its_row_whoever_stands_before_it(
+    fields: dict[str, Any], impl: str
+) -> None:
+    # Rows of each kind are drawn apart; a place among them is no place in the batch.
+    flat = torch.zeros(1000)
+    seeded = SamplingParams(seed=7, **fields)
+    others = [
+        SamplingParams(seed=8),
+        SamplingParams(temperature=0),
+        SamplingParams(top_p=0.5),
+        SamplingParams(frequency_penalty=0.5),
+    ]
+    alone = draw([seeded], flat, impl=impl).tokens[0]
+    together = draw([*others, seeded, *others], flat, impl=impl).tokens[len(others)]
     assert alone == together
 
 

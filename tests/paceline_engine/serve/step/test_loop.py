@@ -1,13 +1,28 @@
-"""What may wait is done between requests, never while one is there."""
+"""What may wait is done between requests; a turn that plans nothing is no progress."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.request import Request, SamplingParams
+from paceline_engine.core.scheduler import Scheduler
+from paceline_engine.serve.health import alive
 from paceline_engine.serve.step.assembly import assemble
+from paceline_engine.serve.step.engine_client import Startup
 from paceline_engine.serve.step.messages import Submit
 from paceline_engine.testing.fake_engine import FakeEngine
+
+REQUEST = Request(
+    request_id=1,
+    external_id="one",
+    prompt_token_ids=(3, 4, 5),
+    params=SamplingParams(max_tokens=4, ignore_eos=True),
+    arrival_s=0.0,
+)
 
 
 class WithSpareWork(FakeEngine):
@@ -28,19 +43,12 @@ class WithSpareWork(FakeEngine):
 def test_pieces_are_done_one_a_turn_while_nobody_waits(tmp_path: Path) -> None:
     runner = WithSpareWork(tmp_path, EngineSettings().booted())
     loop = assemble(runner, clock=lambda: 0.0, publish=lambda message: None)
-    request = Request(
-        request_id=1,
-        external_id="one",
-        prompt_token_ids=(3, 4, 5),
-        params=SamplingParams(max_tokens=4, ignore_eos=True),
-        arrival_s=0.0,
-    )
-    loop.handle(Submit(request))
+    loop.handle(Submit(REQUEST))
     while loop.turn():
         assert runner.left == 3  # a request is there
     assert runner.left == 2
     assert loop.wait_s() == 0.0
-    loop.handle(Submit(replace(request, request_id=2, external_id="two")))
+    loop.handle(Submit(replace(REQUEST, request_id=2, external_id="two")))
     loop.turn()
     assert runner.left == 2
     while loop.turn():
@@ -51,3 +59,22 @@ def test_pieces_are_done_one_a_turn_while_nobody_waits(tmp_path: Path) -> None:
     assert loop.wait_s() != 0.0
     loop.turn()
     assert runner.left == 0  # done is done
+
+
+def test_turns_that_plan_nothing_are_no_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not "running 0, waiting 6" for minutes with green probes.
+    seconds = itertools.count(100)
+    runner = FakeEngine(tmp_path, EngineSettings().booted())
+    loop = assemble(runner, clock=lambda: float(next(seconds)), publish=lambda message: None)
+    monkeypatch.setattr(Scheduler, "plan", lambda scheduler, now: None)
+    loop.handle(Submit(REQUEST))
+    assert not loop.turn()
+    woken = loop.heartbeat
+    assert woken.has_work
+    while (now := float(next(seconds))) < woken.last_progress_s + 40:
+        assert not loop.turn()
+        assert loop.heartbeat == woken
+    verdict = alive(Startup(phase=StartupPhase.READY, progress=1.0), loop.heartbeat, now, 30.0)
+    assert (verdict.ok, verdict.reason) == (False, "Hung")
