@@ -25,16 +25,20 @@ class WithSpareWork(FakeEngine):
         return self.left > 0
 
 
-def test_pieces_are_done_one_a_turn_while_nobody_waits(tmp_path: Path) -> None:
-    runner = WithSpareWork(tmp_path, EngineSettings().booted())
-    loop = assemble(runner, clock=lambda: 0.0, publish=lambda message: None)
-    request = Request(
+def a_request() -> Request:
+    return Request(
         request_id=1,
         external_id="one",
         prompt_token_ids=(3, 4, 5),
         params=SamplingParams(max_tokens=4, ignore_eos=True),
         arrival_s=0.0,
     )
+
+
+def test_pieces_are_done_one_a_turn_while_nobody_waits(tmp_path: Path) -> None:
+    runner = WithSpareWork(tmp_path, EngineSettings().booted())
+    loop = assemble(runner, clock=lambda: 0.0, publish=lambda message: None)
+    request = a_request()
     loop.handle(Submit(request))
     while loop.turn():
         assert runner.left == 3  # a request is there
@@ -51,3 +55,21 @@ def test_pieces_are_done_one_a_turn_while_nobody_waits(tmp_path: Path) -> None:
     assert loop.wait_s() != 0.0
     loop.turn()
     assert runner.left == 0  # done is done
+
+
+def test_each_finished_step_is_progress_while_work_goes_on(tmp_path: Path) -> None:
+    now = 0.0
+    loop = assemble(
+        FakeEngine(tmp_path, EngineSettings().booted()),
+        clock=lambda: now,
+        publish=lambda message: None,
+    )
+    loop.handle(Submit(a_request()))
+    steps = []
+    while True:
+        now += 10.0
+        if not loop.turn():
+            break
+        steps.append((now, loop.heartbeat.last_progress_s))
+    assert len(steps) == 4
+    assert all(at == progress for at, progress in steps)
