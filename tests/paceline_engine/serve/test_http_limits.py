@@ -255,6 +255,7 @@ def test_a_client_that_closes_its_sending_half_gets_its_answer(path: bytes) -> N
         while part := connection.recv(65_536):
             data += part
     assert data.startswith(b"HTTP/1.1 200 OK")
+    assert path == b"/" or b"connection: close" in data.lower()
     assert data.endswith(b"\r\n\r\n3")
 
 

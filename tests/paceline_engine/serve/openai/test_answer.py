@@ -75,6 +75,13 @@ def test_without_the_option_there_is_no_usage_chunk(tiny_folder: Path) -> None:
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
 
 
+def test_a_chunk_of_a_text_completion_has_text_or_is_the_last(tiny_folder: Path) -> None:
+    body = {"prompt": "Hello", "max_tokens": 100}
+    *deltas, finish = Server(tiny_folder).stream("/v1/completions", body)
+    assert all(delta["choices"][0]["text"] for delta in deltas)
+    assert finish["choices"][0]["finish_reason"] == "length"
+
+
 @pytest.mark.parametrize("width", [1, 3, 100])
 @pytest.mark.parametrize("stop", [None, "bridge", [" 🎉", "日x"], "river 日"])
 def test_streamed_text_is_the_whole_text(tiny_folder: Path, width: int, stop: Any) -> None:

@@ -37,6 +37,19 @@ def test_candidates_that_look_alike_stay_apart_in_chat() -> None:
     assert [top["logprob"] for top in item["top_logprobs"]] == [-1, -2]
 
 
+def test_candidates_with_the_same_text_are_all_listed_in_chat() -> None:
+    tokenizer = byte_fallback_tokenizer()
+    word, byte = tokenizer.token_to_id("a"), tokenizer.token_to_id("<0x61>")
+    assert word is not None
+    assert byte is not None
+    logged = [LoggedToken(token_id=5, entry=entry(5, {word: -1, byte: -2}), offset=0)]
+    (item,) = logprobs.chat_logprobs(Vocabulary(tokenizer), logged)["content"]
+    assert [(top["token"], top["logprob"]) for top in item["top_logprobs"]] == [
+        ("a", -1),
+        ("a", -2),
+    ]
+
+
 def test_without_candidates_the_list_is_empty() -> None:
     logged = [LoggedToken(token_id=LETTER, entry=entry(LETTER, {}), offset=0)]
     assert logprobs.chat_logprobs(VOCABULARY, logged)["content"][0]["top_logprobs"] == []

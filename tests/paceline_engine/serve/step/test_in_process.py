@@ -220,6 +220,16 @@ def test_a_broken_device_is_not_served_with(tmp_path: Path) -> None:
     play(tmp_path, go)
 
 
+def test_failures_with_finished_steps_between_them_break_no_device(tmp_path: Path) -> None:
+    async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
+        for request_id in range(MAX_FAILURES):
+            runner.fail_steps = MAX_RETRIES
+            _, finished = await collect(await client.submit(make_request(request_id)))
+            assert finished.reason is FinishReason.LENGTH
+
+    play(tmp_path, go)
+
+
 def test_the_flight_recorder_says_what_steps_did(tmp_path: Path) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         await collect(await client.submit(make_request(1, tuple(range(40)), max_tokens=5)))

@@ -78,3 +78,21 @@ def test_turns_that_plan_nothing_are_no_progress(
         assert loop.heartbeat == woken
     verdict = alive(Startup(phase=StartupPhase.READY, progress=1.0), loop.heartbeat, now, 30.0)
     assert (verdict.ok, verdict.reason) == (False, "Hung")
+
+
+def test_each_finished_step_is_progress_while_work_goes_on(tmp_path: Path) -> None:
+    now = 0.0
+    loop = assemble(
+        FakeEngine(tmp_path, EngineSettings().booted()),
+        clock=lambda: now,
+        publish=lambda message: None,
+    )
+    loop.handle(Submit(REQUEST))
+    steps = []
+    while True:
+        now += 10.0
+        if not loop.turn():
+            break
+        steps.append((now, loop.heartbeat.last_progress_s))
+    assert len(steps) == 4
+    assert all(at == progress for at, progress in steps)

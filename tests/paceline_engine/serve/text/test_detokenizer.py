@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders
 
 from paceline_engine.serve.text.detokenizer import StopMatcher, decode, incremental_text
 from paceline_engine.serve.text.vocabulary import Vocabulary
@@ -18,7 +18,11 @@ BYTE_LEVEL = tiny_tokenizer()
 BYTE_FALLBACK = byte_fallback_tokenizer()
 METASPACE = metaspace_tokenizer()
 WORD_PIECE = word_piece_tokenizer()
-VOCABULARIES = {id(t): Vocabulary(t) for t in (BYTE_LEVEL, BYTE_FALLBACK, METASPACE, WORD_PIECE)}
+# Its decoder replaces more than a character, so that it could look at neighbours.
+WINDOWED = byte_fallback_tokenizer()
+WINDOWED.decoder = decoders.Sequence([decoders.Replace("of", "of"), decoders.ByteFallback()])
+TOKENIZERS = (BYTE_LEVEL, BYTE_FALLBACK, METASPACE, WORD_PIECE, WINDOWED)
+VOCABULARIES = {id(t): Vocabulary(t) for t in TOKENIZERS}
 
 
 def streamed(tokenizer: Tokenizer, token_ids: Sequence[int], *, skip: bool) -> list[str]:
@@ -87,6 +91,22 @@ def test_an_emoji_over_four_tokens_is_neither_broken_nor_late() -> None:
 def test_an_unfinished_character_at_the_end_is_not_lost() -> None:
     ids = BYTE_LEVEL.encode("🎉").ids[:2]
     assert streamed(BYTE_LEVEL, ids, skip=True) == ["", "", "�"]
+
+
+def bytes_through_windows(data: bytes) -> list[str]:
+    ids = [WINDOWED.token_to_id(f"<0x{byte:02X}>") for byte in data]
+    return streamed(WINDOWED, [i for i in ids if i is not None], skip=True)
+
+
+def test_through_windows_an_emoji_is_neither_broken_nor_late_nor_lost() -> None:
+    assert bytes_through_windows("a🎉b".encode()) == ["a", "", "", "", "🎉", "b", ""]
+    assert bytes_through_windows("a🎉".encode()[:3]) == ["a", "", "", "��"]
+
+
+def test_through_windows_a_byte_that_is_no_character_holds_nothing_back_for_long() -> None:
+    pieces = bytes_through_windows(b"\xff" * 20)
+    assert "".join(pieces) == "�" * 20
+    assert sum(map(bool, pieces[:-1])) == 2
 
 
 def test_special_tokens_can_be_shown() -> None:
