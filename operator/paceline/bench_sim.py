@@ -134,7 +134,7 @@ def runs_of(text: str, limit: int) -> list[Any]:
     from paceline_engine.bench.recorded import Run
     from paceline_engine.bench.workloads import NAMES
 
-    runs = []
+    runs: list[Run] = []
     for part in text.split(","):
         name, has_rate, written = part.partition("@")
         if name not in NAMES:
