@@ -132,7 +132,7 @@ def test_figures_move_under_load_and_a_setting_is_switched(
             f"document.querySelector('#tile-running span:last-child').innerText !== {before!r}"
         )
         assert page.get_attribute("#chart-steps .c1.area", "d") != drawn
-        assert float(watched.figure("output").split()[0]) > 0
+        assert float(watched.figure("output").split()[0].replace(",", "")) > 0
 
         field = "[data-name=maxNumSeqs] input"
         page.fill(field, "5")
