@@ -38,6 +38,7 @@ EXIT_START_FAILED = 3
 EXIT_DEVICE_BROKEN = 4
 EXIT_INTERNAL = 1
 _PHASES = {
+    "wait": StartupPhase.FETCHING,
     "download": StartupPhase.FETCHING,
     "convert": StartupPhase.CONVERTING,
     "config": StartupPhase.LOADING,
