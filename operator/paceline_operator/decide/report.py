@@ -9,7 +9,14 @@ from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import border_name, knobs
 from paceline_crds.source import Source
 from paceline_crds.spec import value_at
-from paceline_operator.decide import conditions, failures, measuring, rollout, status
+from paceline_operator.decide import (
+    conditions,
+    failures,
+    measuring,
+    rollout,
+    status,
+    transitions,
+)
 from paceline_operator.decide.actions import Event
 from paceline_operator.decide.case import Case
 from paceline_operator.decide.conditions import Facts
@@ -70,10 +77,10 @@ class Round:
         made = conditions.verdicts(facts)
         old = objects.items(before, "conditions")
         generation = self.case.identity.generation
-        listed = conditions.as_status(made, old, generation, now)
+        listed = transitions.as_status(made, old, generation, now)
         body = status.build(self._report(effective), listed, before)
         told = self.turned.events if self.turned else ()
-        events = (*conditions.events(made, old), *self._dropped(), *told)
+        events = (*transitions.events(made, old), *self._dropped(), *told)
         return Told(status=body, events=events, requeue_after_s=self._again(facts, effective, now))
 
     def _facts(
