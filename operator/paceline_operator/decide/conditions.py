@@ -55,6 +55,7 @@ class Facts:
         model_phase: phase of the start that is furthest, empty if unknown.
         contended: `Kind/name` of children that somebody else keeps changing.
         measured: MetricsAvailable, SLOMet and TuningActive; empty where spec cannot be served.
+        missing: `Kind/name` of children that serving needs and that are not there yet.
         missing_kinds: kinds that spec asks for and this cluster does not know.
         schema_version: of the LLMDeployments that this cluster serves; None if it does not tell.
         waiting_for: `Kind/name` of children of another owner.
@@ -84,6 +85,7 @@ class Facts:
     model_phase: str = ""
     measured: tuple[Verdict, ...] = ()
     contended: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     missing_kinds: tuple[str, ...] = ()
     schema_version: int | None = None
 
@@ -115,7 +117,7 @@ def _ready(facts: Facts) -> Verdict:
     if facts.replicas == 0:
         if facts.num_pods or facts.num_old:
             return verdict(FALSE, Stage.SCALING_DOWN, "the last pods are ending")
-        return verdict(TRUE, Reason.SCALED_TO_ZERO, "no pod is wanted")
+        return _pending(facts) or verdict(TRUE, Reason.SCALED_TO_ZERO, "no pod is wanted")
     if facts.num_ready < facts.replicas:
         if facts.failure:
             message = f"{_count(facts)}: {facts.failure.message}"
@@ -143,7 +145,19 @@ def _ready(facts: Facts) -> Verdict:
         message = f"revision {facts.revision} of the settings is not in force on {late}"
         is_bad = facts.agreement is Agreement.OVERDUE
         return verdict(FALSE, facts.agreement, message, is_bad=is_bad)
-    return verdict(TRUE, Reason.ALL_PODS_READY, f"{facts.num_ready} pods serve {facts.model_name}")
+    served = f"{facts.num_ready} pods serve {facts.model_name}"
+    return _pending(facts) or verdict(TRUE, Reason.ALL_PODS_READY, served)
+
+
+def _pending(facts: Facts) -> Verdict | None:
+    """Why nobody is served although nothing is wrong with pods: a child is not there."""
+    if not facts.missing:
+        return None
+    reason, why = Reason.CHILDREN_PENDING, f"{_named(facts.missing)} is about to be written"
+    if facts.failure:
+        reason, why = facts.failure.reason, facts.failure.message
+    is_bad = facts.failure is not None
+    return Verdict(type=C.READY, status=FALSE, reason=reason, message=why, is_bad=is_bad)
 
 
 def _available(facts: Facts) -> Verdict:

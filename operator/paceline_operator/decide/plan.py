@@ -104,7 +104,7 @@ class _Round:
             can_drain=self.case.values is not None,
         )
         rolled = rollout.decide(wish, groups, self.now)
-        writes = Writes(self.observed, self.children, [])
+        writes = Writes(self.observed, self.children)
         acts: list[Action] = []
         if not self.children.foreign:
             acts = self._writes(writes, rolled, push)
@@ -118,6 +118,7 @@ class _Round:
             push=push,
             foreign=self.children.foreign,
             contended=tuple(writes.contended),
+            missing=tuple(writes.missing),
             deployment=self._deployment(self.case.hash),
             turned=self.turned,
         ).tell(self.now)

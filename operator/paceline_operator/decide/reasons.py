@@ -12,6 +12,7 @@ class Reason(StrEnum):
 
     ALL_PODS_READY = "AllPodsReady"
     PODS_NOT_READY = "PodsNotReady"
+    CHILDREN_PENDING = "ChildrenPending"
     SCALED_TO_ZERO = "ScaledToZero"
     WRONG_MODEL = "WrongModel"
     SERVING = "Serving"

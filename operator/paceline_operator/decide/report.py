@@ -55,6 +55,7 @@ class Round:
     Attributes:
         deployment: the child of the wanted template, None before it is made.
         foreign, contended: children of others, and ours that others fight for.
+        missing: needed children that this round writes for the first time.
     """
 
     observed: Observed
@@ -66,6 +67,7 @@ class Round:
     push: Push | None
     foreign: tuple[str, ...]
     contended: tuple[str, ...]
+    missing: tuple[str, ...]
     deployment: Object | None
     turned: Tuned | None = None
 
@@ -118,6 +120,7 @@ class Round:
             model_phase=_furthest(mine),
             measured=measuring.facts(self.turned, self.observed.measured),
             contended=self.contended,
+            missing=self.missing,
             missing_kinds=self._missing_kinds(),
             schema_version=self.observed.config.schema_version,
         )

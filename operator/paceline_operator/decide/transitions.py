@@ -6,6 +6,7 @@ from typing import Any
 from paceline_operator.decide.actions import Event
 from paceline_operator.decide.conditions import C, Verdict
 from paceline_operator.decide.failures import cut
+from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.rollout import Stage
 from paceline_operator.resources import objects
 
@@ -41,7 +42,7 @@ def events(made: Iterable[Verdict], before: Iterable[Mapping[str, Any]]) -> tupl
             continue
         if was is None and not _is_news(verdict):
             continue
-        if was is not None and {str(was[1]), str(verdict.reason)} <= _ON_THE_WAY:
+        if was is not None and _is_on_the_way(str(was[1]), str(verdict.reason)):
             continue
         event = Event(
             type="Warning" if verdict.is_bad else "Normal",
@@ -52,9 +53,16 @@ def events(made: Iterable[Verdict], before: Iterable[Mapping[str, Any]]) -> tupl
     return tuple(told.values())
 
 
-_ON_THE_WAY = frozenset({Stage.ROLLING_OUT, Stage.WAITING_FOR_IDLE, Stage.DRAINING})
-"""Stages that alternate for each pod; one event for the roll-out is enough."""
+_ON_THE_WAY = (
+    frozenset({Stage.ROLLING_OUT, Stage.WAITING_FOR_IDLE, Stage.DRAINING}),
+    frozenset({Reason.CHILDREN_PENDING, Reason.SCALED_TO_ZERO}),
+)
+"""Reasons that alternate for each pod, or for each child; no event tells one after the other."""
 _TOLD = frozenset({C.READY, C.PROGRESSING, C.CONFIG_VALID, C.METRICS_AVAILABLE, C.DEGRADED})
+
+
+def _is_on_the_way(was: str, reason: str) -> bool:
+    return any({was, reason} <= steps for steps in _ON_THE_WAY)
 
 
 def _is_news(verdict: Verdict) -> bool:

@@ -2,7 +2,7 @@
 
 What a refusal means stands in `decide/actions.py`: it ends the plan if later writes rely on it,
 and is remembered for a condition. A conflict (409) ends the plan at once: the object is read anew
-and a new plan is made.
+and a new plan is made. One that repeats ends it only where later writes rely on it.
 """
 
 import logging
@@ -101,7 +101,10 @@ class Executor:
                 times = memory.refused(action, refused.code, reason, refused.message)
                 outcome.worst = max(outcome.worst, times)
                 _tell(action, seen, refused, times)
-                if isinstance(refused, ApiRefused) and refused.code == CONFLICT:
+                is_conflict = isinstance(refused, ApiRefused) and refused.code == CONFLICT
+                # One that repeats is no race but an object of somebody else: no reason to wait
+                # with what does not need it.
+                if is_conflict and (times == 1 or action.stops_plan):
                     outcome.is_conflict = True
                     await self._look_at(action, seen)
                     return outcome

@@ -23,6 +23,7 @@ GOOD = Facts(
     model_name="demo",
     model_phase="Ready",
 )
+UNSERVED: dict[str, Any] = {"replicas": 0, "num_pods": 0, "num_ready": 0, "num_serving": 0}
 BROKEN = Failure(reason=FailureReason.OUT_OF_MEMORY, message="9 GB wanted")
 STUCK = Failure(reason=FailureReason.INSUFFICIENT_GPU, message="no device")
 
@@ -57,6 +58,16 @@ def short(verdict: Verdict) -> tuple[str, str]:
         ({"agreement": Agreement.PENDING}, "Ready", ("False", "SettingsPending")),
         ({"agreement": Agreement.OVERDUE}, "Ready", ("False", "SettingsNotAgreed")),
         ({"has_settings_api": False}, "Ready", ("True", "AllPodsReady")),
+        (UNSERVED, "Ready", ("True", "ScaledToZero")),
+        ({**UNSERVED, "missing": ("Service/demo",)}, "Ready", ("False", "ChildrenPending")),
+        ({**UNSERVED, "missing": ("Service/demo",)}, "Reconciling", ("True", "ChildrenPending")),
+        ({"missing": ("Service/demo",)}, "Ready", ("False", "ChildrenPending")),
+        (
+            {**UNSERVED, "missing": ("Service/demo",), "failure": BROKEN},
+            "Ready",
+            ("False", "OutOfMemory"),
+        ),
+        ({"num_ready": 1, "missing": ("Service/demo",)}, "Ready", ("False", "PodsNotReady")),
     ],
 )
 def test_facts_give_a_condition(

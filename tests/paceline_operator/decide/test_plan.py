@@ -52,6 +52,21 @@ def test_pods_start_only_when_their_config_map_is_there() -> None:
     assert world.store.of_kind("Deployment")[0]["spec"]["replicas"] == 1
 
 
+def test_ready_without_pods_is_said_only_once_all_that_serves_is_there() -> None:
+    world = World(spec_of(replicas=0))
+    said = []
+    for _ in range(4):
+        world.reconcile()
+        said.append((world.condition("Ready"), len(world.store.of_kind("ConfigMap"))))
+    pending, ready = ("False", "ChildrenPending"), ("True", "ScaledToZero")
+    assert said == [(pending, 0), (pending, 1), (ready, 1), (ready, 1)]
+    del world.store.objects["Service", "demo"]
+    world.reconcile()
+    assert world.condition("Ready") == pending
+    world.settle()
+    assert world.condition("Ready") == ready
+
+
 def test_kstatus_conditions_are_there_only_while_true() -> None:
     world = settled()
     assert world.condition("Ready") == ("True", "AllPodsReady")

@@ -47,6 +47,14 @@ def test_stages_that_alternate_for_each_pod_make_one_event() -> None:
     assert transitions.events(draining, before) == ()
 
 
+def test_children_that_come_into_being_make_no_event_of_their_own() -> None:
+    empty = replace(GOOD, replicas=0, num_pods=0, num_ready=0, num_serving=0)
+    before = transitions.as_status(
+        conditions.verdicts(replace(empty, missing=("Service/demo",))), [], 1, 100.0
+    )
+    assert transitions.events(conditions.verdicts(empty), before) == ()
+
+
 def test_a_message_is_never_longer_than_the_schema_allows() -> None:
     refusal = Refusal(reason="InvalidSpec", message="x" * 100_000)
     made = conditions.verdicts(replace(GOOD, refusal=refusal))
