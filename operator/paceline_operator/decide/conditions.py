@@ -58,6 +58,7 @@ class Facts:
         missing: `Kind/name` of children that serving needs and that are not there yet.
         missing_kinds: kinds that spec asks for and this cluster does not know.
         schema_version: of the LLMDeployments that this cluster serves; None if it does not tell.
+        unknown_fields: of spec, which a newer definition has and this operator does not know.
         waiting_for: `Kind/name` of children of another owner.
         is_adopted: the template is left as it stands.
     """
@@ -88,6 +89,7 @@ class Facts:
     missing: tuple[str, ...] = ()
     missing_kinds: tuple[str, ...] = ()
     schema_version: int | None = None
+    unknown_fields: tuple[str, ...] = ()
 
 
 def verdicts(facts: Facts) -> tuple[Verdict, ...]:
@@ -293,6 +295,14 @@ def _degraded(facts: Facts) -> Verdict:
         )
     if facts.schema_version is not None and facts.schema_version < crd.SCHEMA_VERSION:
         return bad(Reason.DEFINITION_OLDER, definition_is_older(facts.schema_version))
+    if facts.unknown_fields:
+        return bad(
+            Reason.DEFINITION_NEWER,
+            f"this operator does not know {_named(facts.unknown_fields)}: the "
+            f"CustomResourceDefinition has schema version {facts.schema_version}, the operator "
+            f"{crd.SCHEMA_VERSION}; the rest of spec holds, these have no effect; upgrade the "
+            "operator, or take them out of spec",
+        )
     return Verdict(
         type=C.DEGRADED, status=FALSE, reason=Reason.AS_EXPECTED, message="no failure is known"
     )

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     CHILD_CONTENDED = "ChildContended"
     KIND_MISSING = "KindMissing"
     DEFINITION_OLDER = "DefinitionOlder"
+    DEFINITION_NEWER = "DefinitionNewer"
     MEASURED = "Measured"
     NOT_EVALUATED = "NotEvaluated"
     NOT_CONFIGURED = "NotConfigured"

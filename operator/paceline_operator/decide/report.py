@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paceline_crds import crd, llmdeployment
 from paceline_crds.knob import ChangeClass
 from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import border_name, knobs
@@ -123,6 +124,7 @@ class Round:
             missing=self.missing,
             missing_kinds=self._missing_kinds(),
             schema_version=self.observed.config.schema_version,
+            unknown_fields=self._unknown_fields(),
         )
 
     def _missing_kinds(self) -> tuple[str, ...]:
@@ -133,6 +135,16 @@ class Round:
             "InferencePool": spec is not None and value_at(spec, "gateway.inferencePool"),
         }
         return tuple(kind for kind, is_asked in asked.items() if is_asked and kind not in known)
+
+    def _unknown_fields(self) -> tuple[str, ...]:
+        """Fields of spec that a newer definition has and this operator does not know.
+
+        Looked for under a newer definition alone, since every other prunes them.
+        """
+        served = self.observed.config.schema_version
+        if self.case.spec is None or served is None or served <= crd.SCHEMA_VERSION:
+            return ()
+        return llmdeployment.unknown_fields(dict(self.observed.deployment))
 
     def _wanted(self) -> tuple[PodView, ...]:
         return tuple(pod for pod in self.views if pod.is_active and pod.hash == self.case.hash)
