@@ -15,7 +15,12 @@ DELETED_KINDS = frozenset({"Deployment", "PodDisruptionBudget", "PodMonitor", "I
 NEEDED_KINDS = frozenset({"Deployment", "ConfigMap", "Service"})
 """Children without which nothing is served: Ready waits until each of them is seen."""
 CONTENDED_AFTER = 5
-"""Rewrites within ten minutes after which a child is left to whoever fights for it."""
+"""Rewrites within ten minutes after which a child is left to whoever fights for it.
+
+Status is left alone in the same way, since two installs that take the same LLMDeployment disagree
+about it for ever. It is status that has to tell it, so it does so some rewrites earlier.
+"""
+CONTENDED_TOLD_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class Facts:
         is_overdue: no progress for longer than `progress_deadline_s`.
         wrong_model: a name that an engine gave instead of the wanted one.
         model_phase: phase of the start that is furthest, empty if unknown.
-        contended: `Kind/name` of children that somebody else keeps changing.
+        contended: `Kind/name` of what we write and somebody else keeps changing.
         measured: MetricsAvailable, SLOMet and TuningActive; empty where spec cannot be served.
         missing: `Kind/name` of children that serving needs and that are not there yet.
         missing_kinds: kinds that spec asks for and this cluster does not know.
@@ -155,7 +155,8 @@ def _pending(facts: Facts) -> Verdict | None:
     """Why nobody is served although nothing is wrong with pods: a child is not there."""
     if not facts.missing:
         return None
-    reason, why = Reason.CHILDREN_PENDING, f"{_named(facts.missing)} is about to be written"
+    # Without names, which change while children come: each change would be a write of status.
+    reason, why = Reason.CHILDREN_PENDING, "not all of Deployment, ConfigMap and Service are there"
     if facts.failure:
         reason, why = facts.failure.reason, facts.failure.message
     is_bad = facts.failure is not None
@@ -277,8 +278,9 @@ def _degraded(facts: Facts) -> Verdict:
         return bad(
             Reason.CHILD_CONTENDED,
             f"somebody else keeps changing {', '.join(facts.contended)}, which this operator "
-            "writes; it is left alone until that ends; `kubectl get --show-managed-fields -o yaml` "
-            "names the other manager",
+            "writes; it is left alone until that ends. `kubectl get --show-managed-fields -o yaml` "
+            "names the other manager; where that is paceline-operator too, a second install takes "
+            "this LLMDeployment: give each an `instance` or namespaces of its own",
         )
     if facts.missing_kinds:
         return bad(

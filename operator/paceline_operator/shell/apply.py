@@ -92,7 +92,7 @@ class Executor:
             if isinstance(action, _TO_ENGINES) and told_s > ENGINES_S:
                 continue
             try:
-                await self._do(action, seen)
+                await self._do(action, seen, memory)
             except (ApiRefused, EngineRefused) as refused:
                 if isinstance(action, Event):
                     _log.warning("an event could not be written: %s", refused)
@@ -120,7 +120,7 @@ class Executor:
         memory.keep_only(plan.actions)
         return outcome
 
-    async def _do(self, action: Action, seen: Gathered) -> None:
+    async def _do(self, action: Action, seen: Gathered, memory: Memory) -> None:
         document = seen.observed.deployment
         namespace = objects.text(document, "metadata", "namespace")
         match action:
@@ -138,10 +138,7 @@ class Executor:
                     action.resource_version,
                 )
             case WriteStatus():
-                made = await self.cluster.write_status(
-                    document, action.status, action.uid, action.resource_version
-                )
-                self.cache.see(kinds.LLM_DEPLOYMENT.name, made)
+                await self._write_status(action, document, memory)
             case AnnotatePod():
                 made = await self.cluster.annotate_pod(
                     namespace, action.pod, action.pod_uid, action.annotations
@@ -161,6 +158,22 @@ class Executor:
                 await self.cluster.create_event(
                     document, action.type, action.reason, action.message, self.clock()
                 )
+
+    async def _write_status(
+        self, action: WriteStatus, document: Mapping[str, Any], memory: Memory
+    ) -> None:
+        last, memory.status = memory.status, None
+        try:
+            made = await self.cluster.write_status(
+                document, action.status, action.uid, action.resource_version
+            )
+        except ApiRefused:
+            memory.status = last
+            raise
+        memory.status = last
+        before, after = (objects.mapping(item, "status") for item in (document, made))
+        memory.wrote_status(before, after, self.clock())
+        self.cache.see(kinds.LLM_DEPLOYMENT.name, made)
 
     async def _delete(
         self, kind: Kind, namespace: str, name: str, uid: str, version: str | None

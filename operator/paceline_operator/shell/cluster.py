@@ -341,7 +341,7 @@ def _taken(manifest: Mapping[str, Any]) -> str:
     """Why a create was refused. Told only if it is refused again: by then what is ours was seen."""
     owner = objects.labels(manifest).get(names.DEPLOYMENT_LABEL, "")
     return (
-        f"{manifest['kind']} {objects.name(manifest)} is there already and is somebody else's: it "
-        f"has no label {names.DEPLOYMENT_LABEL}={owner}; rename or delete it, or give the "
-        "LLMDeployment another name"
+        f"{manifest['kind']} {objects.name(manifest)} is there already and is not this "
+        f"LLMDeployment's, since it has no label {names.DEPLOYMENT_LABEL}={owner}; rename or "
+        "delete it, or give the LLMDeployment another name"
     )
