@@ -155,12 +155,12 @@ def _pending(facts: Facts) -> Verdict | None:
     """Why nobody is served although nothing is wrong with pods: a child is not there."""
     if not facts.missing:
         return None
-    # Without names, which change while children come: each change would be a write of status.
-    reason, why = Reason.CHILDREN_PENDING, "not all of Deployment, ConfigMap and Service are there"
     if facts.failure:
-        reason, why = facts.failure.reason, facts.failure.message
-    is_bad = facts.failure is not None
-    return Verdict(type=C.READY, status=FALSE, reason=reason, message=why, is_bad=is_bad)
+        reason, message = facts.failure.reason, facts.failure.message
+        return Verdict(type=C.READY, status=FALSE, reason=reason, message=message, is_bad=True)
+    # Without names, which change while children come: each change would be a write of status.
+    message = "not all of Deployment, ConfigMap and Service are there"
+    return Verdict(type=C.READY, status=FALSE, reason=Reason.CHILDREN_PENDING, message=message)
 
 
 def _available(facts: Facts) -> Verdict:
