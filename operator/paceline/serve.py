@@ -108,7 +108,8 @@ def _add_admin(add: Add) -> None:
         "--settings-revision",
         type=_revision,
         metavar="N",
-        help="revision of the settings given here (default 0: nobody counted yet)",
+        help="revision of the settings that these flags give; a PATCH with a lower one is refused "
+        "(default 0)",
     )
     add(
         "--settings-file",
@@ -124,25 +125,26 @@ def _add_life(add: Add) -> None:
         "--propagation-s",
         type=seconds,
         metavar="S",
-        help="first phase of a drain begun by POST that names no time (default 5)",
+        help="how long a drain begun by POST still accepts requests while it is not ready, where "
+        "the POST names no time (default 5)",
     )
     add(
         "--sigterm-propagation-s",
         type=seconds,
         metavar="S",
-        help="first phase of a drain begun by SIGTERM (default 0: preStop was that time)",
+        help="the same of a drain begun by SIGTERM (default 0: a pod's preStop hook was that time)",
     )
     add(
         "--shutdown-timeout-s",
         type=seconds,
         metavar="S",
-        help="time that running requests get to finish (default 30)",
+        help="how long running requests may go on after SIGTERM or Ctrl-C (default 30)",
     )
     add(
         "--min-hang-s",
         type=seconds,
         metavar="S",
-        help="least time before a step is called hung (default 30)",
+        help="shortest time without a finished step after which liveness fails (default 30)",
     )
     add(
         "--log-level",
