@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None, stderr: TextIO | None = None) -> int
     except BrokenPipeError:
         return EXIT_OK
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in {"paceline", "paceline_engine"}:
-            raise
+        if (error.name or "").startswith("paceline"):
+            raise  # a mistake of ours, and no lack of the machine
         return _fail(
             stderr,
             f"this command needs the package {error.name}, which is not installed; install "
@@ -67,7 +67,13 @@ def main(argv: Sequence[str] | None = None, stderr: TextIO | None = None) -> int
             EXIT_START_FAILED,
         )
     except OSError as error:
-        return _fail(stderr, f"{error.filename or 'the system'}: {error.strerror}", EXIT_USAGE)
+        return _fail(stderr, system_error_text(error), EXIT_USAGE)
+
+
+def system_error_text(error: OSError) -> str:
+    """What the system said, and of which file; an error that it did not make has other words."""
+    what = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename or 'the system'}: {what}"
 
 
 def _fail(stderr: TextIO, message: str, exit_code: int) -> int:

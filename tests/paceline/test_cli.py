@@ -263,3 +263,15 @@ def test_a_namespace_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(MINIMAL)
     code, text = fails("render", "-f", str(tmp_path / "m.yaml"), "-n", "Bad Name")
     assert (code, "got 'Bad Name'" in text) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (FileNotFoundError(2, "No such file", "x.svg"), "x.svg: No such file"),
+        (OSError("the queue is closed"), "the system: the queue is closed"),
+        (TimeoutError(), "the system: TimeoutError"),
+    ],
+)
+def test_an_error_of_the_system_is_told_in_words(error: OSError, text: str) -> None:
+    assert cli.system_error_text(error) == text
