@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from paceline.arguments import above_zero, positive, seed
+from paceline.arguments import Add, above_zero, positive, seed
 from paceline.bench_args import write_line
 from paceline.errors import EXIT_START_FAILED, CommandError
 
@@ -25,7 +25,13 @@ def add_command(kinds: Any) -> None:
         "is narrow enough; how long that may take is printed first. Wants a quiet machine; "
         "asserts nothing about time.",
     )
-    add = parser.add_argument
+    _add_cells(parser.add_argument)
+    _add_rounds(parser.add_argument)
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
+    parser.set_defaults(handler=bench_speculation)
+
+
+def _add_cells(add: Add) -> None:
     add("model", metavar="MODEL", help="demo, hf://org/name, a folder")
     add(
         "--proposers",
@@ -67,6 +73,16 @@ def add_command(kinds: Any) -> None:
         help="most draft tokens of a request in a step (default 5)",
     )
     add("--max-tokens", type=positive, default=48, metavar="N", help="of each answer (default 48)")
+    add("--seed", type=seed, default=1, help="of the prompts (default 1)")
+    add(
+        "--dtype",
+        choices=("Auto", "Float32", "BFloat16"),
+        default="Auto",
+        help="of both engines (default Auto)",
+    )
+
+
+def _add_rounds(add: Add) -> None:
     add(
         "--half-width",
         type=above_zero,
@@ -76,15 +92,6 @@ def add_command(kinds: Any) -> None:
     )
     add("--min-rounds", type=positive, default=6, metavar="N", help="at least (default 6)")
     add("--max-rounds", type=positive, default=30, metavar="N", help="at most (default 30)")
-    add("--seed", type=seed, default=1, help="of the prompts (default 1)")
-    add(
-        "--dtype",
-        choices=("Auto", "Float32", "BFloat16"),
-        default="Auto",
-        help="of both engines (default Auto)",
-    )
-    add("--json", action="store_true", help="a line of JSON for each row")
-    parser.set_defaults(handler=bench_speculation)
 
 
 def bench_speculation(args: argparse.Namespace) -> int:

@@ -3,10 +3,10 @@
 import argparse
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.arguments import Add
 from paceline.errors import EXIT_START_FAILED, CommandError
 from paceline_crds import flags
 from paceline_crds.errors import InvalidSettings
@@ -14,8 +14,6 @@ from paceline_crds.errors import InvalidSettings
 if TYPE_CHECKING:
     from paceline_engine.serve.config import ServeConfig
 
-Add = Callable[..., None]
-"""`add_argument` of a group, whose flags leave nothing behind when they are not given."""
 MAX_PORT = 65_535
 CACHE_DEFAULT = "(default: $PACELINE_CACHE, else ~/.cache/paceline)"
 _LOOPBACK_ONLY = "(default: no token; the port then stays on loopback)"
@@ -38,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="demo, hf://org/name, a folder or a .gguf")
     own = parser.add_argument_group("server")
 
-    def add(flag: str, **options: Any) -> None:
+    def add(flag: str, **options: Any) -> None:  # one that is not given leaves nothing behind
         own.add_argument(flag, default=argparse.SUPPRESS, **options)
 
     _add_endpoint(add)
