@@ -173,15 +173,15 @@ def _known(args: argparse.Namespace, spec: "LLMDeploymentSpec | None", found: "F
     from pydantic import ValidationError
 
     from paceline.tuner.diagnose import Known
-    from paceline_crds.settings import EngineSettings, border_name, knobs
+    from paceline_crds.settings import EngineSettings, border_names
 
     texts = {
         name: f"{value:g}" if value % 1 else str(int(value))
         for name, value in found.settings.items()
     }
     texts |= dict(map(pair_of, args.set))
-    names = {border_name(name) for name in knobs()}
-    if unknown := sorted(set(texts) - names - set(found.settings)):
+    names = border_names()
+    if unknown := sorted(set(texts) - set(names) - set(found.settings)):
         raise CommandError(f"--set: {unknown[0]} is no setting; expected one of {', '.join(names)}")
     try:
         made = EngineSettings.model_validate({k: v for k, v in texts.items() if k in names})
