@@ -62,7 +62,11 @@ def vocabulary(tokenizer: Path | None) -> Any:
 
 
 def secret_in(file: Path | None, flag: str) -> str:
-    """The first line of a file that is no comment; empty without a file."""
+    """The first line of a file that is no comment; empty without a file.
+
+    Raises:
+        CommandError: it cannot be read, or holds no line.
+    """
     if file is None:
         return ""
     lines = [line.strip() for line in text_in(file, flag).splitlines()]
