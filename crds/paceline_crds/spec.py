@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, StringConstraints
@@ -33,9 +34,15 @@ def value_at(spec: Any, path: str) -> Any:
     for part in path.split("."):
         if value is None:
             return None
-        fields = type(value).model_fields
-        value = getattr(value, next(name for name, field in fields.items() if field.alias == part))
+        group: type[Group] = type(value)
+        value = getattr(value, _attribute(group, part))
     return value
+
+
+@cache
+def _attribute(group: type[Group], alias: str) -> str:
+    """Python's name of a field; asked for a hundred times in a reconcile."""
+    return next(name for name, field in group.model_fields.items() if field.alias == alias)
 
 
 def _tuner_stays_below_boot_maxima() -> tuple[Rule, ...]:

@@ -103,9 +103,7 @@ def of_parsed(
         values = settings_map.live_values(choice.wanted.settings, without=decided)
     in_template: dict[str, Any] = {}
     if choice.template is not None:
-        settings = inputs.settings_under(parsed.base, choice.template.inputs)
-        if settings is not None:
-            in_template = inputs.boot_values(settings)
+        in_template = inputs.boot_values(choice.template.settings)
     strategy = spec.rollout.strategy if spec.rollout else None
     return Case(
         identity=parsed.identity,
