@@ -68,14 +68,15 @@ def blocks_to_start(
         KV blocks; None if it has to wait for a seat or for blocks.
     """
     starters, seated = state.queue.starters, state.slots.num_seated
-    if len(starters) < len(state.queue) or state.num_free_seats <= len(starters):
+    num_starters = len(starters)
+    if num_starters < len(state.queue) or state.num_free_seats <= num_starters:
         return None
     if state.fair is not None and not state.fair.may_start(tenant):
         return None
     if seated and state.settings.batching is Batching.STATIC and not state.is_batch_open:
         return None
     wanted = -(-_final_tokens(state, num_tokens, num_tokens, limit) // state.limits.block_size)
-    if not seated and not state.queue:
+    if not seated and not num_starters:
         return wanted  # alone: it is let in whatever the forecast says
     state.settle()
     promised = state.slots.promised_blocks(state.expected.tail)

@@ -151,17 +151,17 @@ class Slots:
         Returns:
             The blocks of each, tail first, still referenced: the caller releases them.
         """
-        seats = [tracked.slot for tracked in leaving]
-        tables: list[list[int]] = [self.blocks(slot)[::-1].tolist() for slot in seats]
-        at: Rows = np.array(seats, dtype=np.intp)
-        self.epoch[at] += 1
-        self.is_seated[at] = self.is_prefilling[at] = False
-        self.num_blocks[FULL][at] = 0
+        tables = []
         for tracked in leaving:
-            self.tracked[tracked.slot] = None
+            slot = tracked.slot
+            tables.append(self.blocks(slot)[::-1].tolist())
+            self.epoch[slot] += 1
+            self.is_seated[slot] = self.is_prefilling[slot] = False
+            self.num_blocks[FULL, slot] = 0
+            self.tracked[slot] = None
             tracked.slot = -1
-        self._free += seats
-        self.num_seated -= len(seats)
+            self._free.append(slot)
+        self.num_seated -= len(leaving)
         self._num_promised = -1
         self._is_stale = True
         return tables
@@ -227,7 +227,8 @@ class Slots:
         """
         if self._num_promised < 0 or self._num_seen != tail.num_seen:
             self._num_seen = tail.num_seen
-            order = self.order[self.is_seated[self.order]]
+            self.compact()
+            order = self.order
             have, total = self.num_blocks[FULL][order], self.total[order]
             output = total - self.num_prompt[order]
             growth = tail.expected(output) - output
