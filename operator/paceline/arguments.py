@@ -10,12 +10,15 @@ from paceline.errors import CommandError
 Add = Callable[..., Any]
 """`add_argument` of a parser or of a group of flags."""
 MAX_SEED = 2**63 - 1
+MAX_COUNT = 10**9
 
 
 def positive(text: str) -> int:
     """A whole number from 1 on, for argparse."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    if not text.isascii() or not text.isdigit() or not text.strip("0"):
         raise argparse.ArgumentTypeError(f"a whole number >= 1 is needed, got {text!r}")
+    if len(text) > 10 or int(text) > MAX_COUNT:
+        raise argparse.ArgumentTypeError(f"a whole number <= {MAX_COUNT} is needed, got {text!r}")
     return int(text)
 
 

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from paceline import bench, drain, fetch, render, run, serve, sim, terminal, tune
 from paceline.errors import (
+    EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_START_FAILED,
@@ -71,6 +72,9 @@ def main(argv: Sequence[str] | None = None, stderr: TextIO | None = None) -> int
             "`paceline[engine]`",
             EXIT_START_FAILED,
         )
+    except MemoryError as error:
+        told = f"this machine has not enough memory for it ({error or 'no more is given'})"
+        return _fail(stderr, f"{told}; ask for less", EXIT_FAILED)
     except OSError as error:
         return _fail(stderr, system_error_text(error), EXIT_USAGE)
 

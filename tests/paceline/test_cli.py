@@ -68,6 +68,11 @@ def test_commands_of_this_release_are_listed() -> None:
         (["bench", "serve", "--api-key-file", "no/such/file"], ["no/such/file", "No such file"]),
         (["bench", "workloads", "--seed", "-1"], ["a whole number from 0 to", "got '-1'"]),
         (["bench", "kv-dtype", "m", "--prompts", "0"], ["a whole number >= 1", "got '0'"]),
+        (["bench", "scheduler", "--running", "9" * 5000], ["a whole number <= 1000000000"]),
+        (
+            ["sim", "--requests", "1" + "0" * 10],
+            ["a whole number <= 1000000000", "got '10000000000'"],
+        ),
         (["bench", "kv-dtype", "m", "--max-tokens", "-3"], ["a whole number >= 1", "got '-3'"]),
         (["bench", "speculation", "m", "--half-width", "nan"], ["a number > 0", "got 'nan'"]),
         (["bench", "speculation", "m", "--max-tokens", "8"], ["--max-tokens must be >= 16, got 8"]),

@@ -2,6 +2,7 @@
 
 import fcntl
 import glob
+import logging
 import shutil
 import tempfile
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from paceline_engine.core.errors import StartFailed
+
+log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 
@@ -41,7 +44,7 @@ def made_once(
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / f"{folder.name}.lock").open("w") as lock:
-            _take(lock, waiting)
+            _take(folder, lock, waiting)
             if is_whole(folder):
                 yield folder, None
                 return
@@ -64,12 +67,16 @@ def made_once(
         ) from error
 
 
-def _take(lock: IO[str], waiting: Callable[[], None]) -> None:
+def _take(folder: Path, lock: IO[str], waiting: Callable[[], None]) -> None:
     """Lock the file. In turns with `waiting`, so that whoever waits can say so and be stopped."""
+    has_told = False
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if not has_told:
+                log.info("another process makes %s; waiting for its end", folder)
+                has_told = True
             waiting()
             time.sleep(_POLL_S)
         else:

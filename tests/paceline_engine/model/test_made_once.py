@@ -1,5 +1,6 @@
 """A folder is made once, whole or not at all, whoever else wants it or is killed."""
 
+import logging
 import threading
 from pathlib import Path
 
@@ -63,15 +64,23 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "models").iterdir() if path.is_dir()]
 
 
-def test_who_waits_for_another_builder_can_be_stopped(tmp_path: Path) -> None:
+def test_who_waits_for_another_builder_says_so_once_and_can_be_stopped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class Stopped(Exception):
         pass
 
+    turns = iter([None, Stopped()])
+
     def stop() -> None:
-        raise Stopped
+        if (error := next(turns)) is not None:
+            raise error
+
+    caplog.set_level(logging.INFO)
 
     with made_once(tmp_path / "one") as (_, building):
         assert building is not None
         with pytest.raises(Stopped), made_once(tmp_path / "one", waiting=stop):
             pass
     assert (tmp_path / "one").is_dir()
+    assert caplog.text.count("another process makes") == 1
