@@ -1,7 +1,10 @@
 """A scheduler driven by hand over the fake runner: for tests that decide what happens when."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
+
+import numpy as np
 
 from paceline_crds.settings import EngineSettings, SpeculativeMethod
 from paceline_engine.core.admission import ExpectedOutput
@@ -103,6 +106,7 @@ class Trial:
         self.finished: dict[int, Finished] = {}
         self.plans: list[StepPlan] = []
         self.num_in_flight = 0
+        self._images: dict[int, list[bytes]] = {}  # of outstanding plans, as they were made
         self._fails_late = fails_late
         self._lost: list[int] = []  # outstanding steps without a result, the one at fault first
 
@@ -177,6 +181,7 @@ class Trial:
         if plan is not None:
             self.plans.append(plan)
             self.num_in_flight += 1
+            self._images[plan.step_id] = _image(plan)
             if self._lost:
                 self._lost.append(plan.step_id)
                 return plan
@@ -195,7 +200,10 @@ class Trial:
     def apply(self) -> StepOutputs | None:
         """Put the oldest result in force; None if its step failed."""
         self.now += self.step_s
-        step_id = self.plans[-self.num_in_flight].step_id
+        oldest = self.plans[-self.num_in_flight]
+        step_id = oldest.step_id
+        image = self._images.pop(step_id)
+        assert image == _image(oldest), "a plan changed while a thread may have read it"
         if self._lost and self._lost[0] == step_id:
             self._fail_all()
             return None
@@ -282,3 +290,10 @@ class Trial:
             assert finished.request_id not in self.finished, "a request ended twice"
             self.finished[finished.request_id] = finished
         return finished
+
+
+def _image(plan: StepPlan) -> list[bytes]:
+    """Everything that a runner reads of a plan."""
+    values = [getattr(plan, item.name) for item in fields(plan)]
+    values += [added.token_ids for added in plan.added]
+    return [value.tobytes() for value in values if isinstance(value, np.ndarray)]

@@ -240,6 +240,8 @@ def test_the_arithmetic_of_the_page(watched: Watched) -> None:
             none: f.histogramQuantile(now, now, 0.5),
             spans: f.spans([step(0, 1), step(1, 2), step(9, 10)], 0, 10, 1.5)
               .map(s => [s.from, s.to]),
+            queued: f.spans([{...step(0, 2), queuedMs: 1000}], 0, 10, 1.5)
+              .map(s => [s.from, s.to]),
             a: [{x: "1, } y"}, {x: "2"}].map(x => f.total(page, "a", x)),
             b: f.total(page, "b"),
             edges: [...f.buckets(page, "c")],
@@ -252,6 +254,7 @@ def test_the_arithmetic_of_the_page(watched: Watched) -> None:
     assert found["grown"] == pytest.approx(0.15)
     assert found["none"] is None
     assert found["spans"] == [[0, 2], [9, 10]]  # eight seconds without a step are idleness
+    assert found["queued"] == [[1, 2]]  # planned while another step ran
     assert (found["a"], found["b"]) == ([3, 0], 2.5)
     assert found["edges"] == [[float("inf"), 4]]
     assert [(one["step"], one["top"]) for one in found["axis"]] == [(2, 8), (100, 300)]

@@ -96,3 +96,19 @@ def test_each_finished_step_is_progress_while_work_goes_on(tmp_path: Path) -> No
         steps.append((now, loop.heartbeat.last_progress_s))
     assert len(steps) == 4
     assert all(at == progress for at, progress in steps)
+
+
+@pytest.mark.parametrize(("overlap", "num_steps"), [(False, 1), (True, 2)])
+def test_the_heartbeat_gives_every_step_on_its_way_its_time(
+    tmp_path: Path, overlap: bool, num_steps: int
+) -> None:
+    # Else a long step would count as hung by the time that a short one behind it takes.
+    runner = FakeEngine(tmp_path, EngineSettings(overlap=overlap).booted())
+    loop = assemble(runner, clock=lambda: 0.0, publish=lambda message: None)
+    loop.handle(Submit(REQUEST))
+    loop.turn()
+    assert loop.heartbeat.predicted_step_s == num_steps * 1.0  # what an engine guesses at first
+    while loop.turn():
+        pass
+    loop.close()
+    assert not loop.heartbeat.has_work
