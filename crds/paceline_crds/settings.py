@@ -142,6 +142,12 @@ class EngineSettings(BaseModel):
         le=65_536,
         description="Most running requests that memory is planned for. Default: twice maxNumSeqs.",
     )
+    overlap: Annotated[bool, Knob(change=LIVE, spec="scheduling.overlap")] = Field(
+        default=False,
+        description="Plan a step while the one before is computed, and take its results late. The "
+        "tokens are the same; a request that arrives may wait a step longer, and one that ends by "
+        "a stop computes a token too many. Steps with drafts never overlap.",
+    )
     inter_token_target_ms: Annotated[
         int | None, Knob(change=LIVE, unit="ms", spec="scheduling.interTokenTargetMs", tunable=True)
     ] = Field(

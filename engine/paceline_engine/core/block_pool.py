@@ -40,7 +40,7 @@ class BlockPool:
             raise ValueError(f"num_blocks must be >= 2 (block 0 is null), got {num_blocks}")
         self.num_blocks = num_blocks
         self._refs = [0] * num_blocks
-        self._keys: list[bytes | None] = [None] * num_blocks
+        self._keys: dict[int, bytes] = {}  # of blocks whose content is known
         self._by_key: dict[bytes, int] = {}
         self._free = list(range(num_blocks - 1, NULL_BLOCK, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -128,21 +128,19 @@ class BlockPool:
 
     def release(self, blocks: Sequence[int]) -> None:
         """Drop a reference of each block, in this order (tail of a table first)."""
-        refs, holds, keys = self._refs, self._holds, self._keys
+        refs, holds, keys, cached = self._refs, self._holds, self._keys, self._cached
         for block in blocks:
-            if block == NULL_BLOCK:
-                continue
-            count = refs[block] - 1
-            assert count >= 0, f"block {block} released more often than referenced"
-            refs[block] = count
-            if count:
-                continue
-            if block in holds:
-                self._held += 1
-            elif keys[block] is None:
-                self._free.append(block)
-            else:
-                self._cached[block] = None
+            count = refs[block]
+            if count == 1 and not (holds and block in holds):
+                refs[block] = 0
+                if block in keys:
+                    cached[block] = None
+                else:
+                    self._free.append(block)
+            elif block:
+                assert count > 0, f"block {block} released more often than referenced"
+                refs[block] = count - 1
+                self._held += count == 1
 
     def hold(self, blocks: Sequence[int]) -> None:
         """Keep blocks from reuse whatever their references do, until `unhold`.
@@ -186,18 +184,27 @@ class BlockPool:
             one keeps it, and a second copy is simply reused first.
         """
         assert self.is_in_use(block), f"block {block} is not in use"
-        if key in self._by_key or self._keys[block] is not None:
+        if key in self._by_key or block in self._keys:
             return False
         self._by_key[key] = block
         self._keys[block] = key
         return True
 
-    def set_keys(self, blocks: Sequence[int], keys: Sequence[bytes]) -> list[int]:
+    def set_keys(self, blocks: Sequence[int], keys: Sequence[bytes]) -> Sequence[int]:
         """`set_key` for many blocks that are active or held; those that were named."""
         by_key, own = self._by_key, self._keys
+        new = dict(zip(keys, blocks, strict=True))
+        if (
+            len(new) == len(keys)
+            and by_key.keys().isdisjoint(new)
+            and own.keys().isdisjoint(blocks)
+        ):
+            by_key.update(new)  # mostly: no Python for each
+            own.update(zip(blocks, keys, strict=True))
+            return blocks
         named = []
         for block, key in zip(blocks, keys, strict=True):
-            if own[block] is None and key not in by_key:
+            if block not in own and key not in by_key:
                 by_key[key] = block
                 own[block] = key
                 named.append(block)
@@ -205,10 +212,9 @@ class BlockPool:
 
     def clear_key(self, block: int) -> None:
         """The content of a block is not what its key says (any more); unknown keys are no error."""
-        key = self._keys[block]
+        key = self._keys.pop(block, None)
         if key is None:
             return
-        self._keys[block] = None
         del self._by_key[key]
         if block in self._cached:
             del self._cached[block]
@@ -219,27 +225,21 @@ class BlockPool:
         forgotten = len(self._cached)
         self._free.extend(self._cached)
         self._cached.clear()
-        for block in self._by_key.values():
-            self._keys[block] = None
+        self._keys.clear()
         self._by_key.clear()
         return forgotten
 
     def _put_back(self, block: int) -> None:
-        if self._keys[block] is None:
-            self._free.append(block)
-        else:
+        if block in self._keys:
             self._cached[block] = None
+        else:
+            self._free.append(block)
 
     def _evict(self, n: int) -> list[int]:
         cached, keys, by_key = self._cached, self._keys, self._by_key
-        evicted = []
-        for _ in range(n):
-            block, _ = cached.popitem(last=False)
-            key = keys[block]
-            assert key is not None
-            del by_key[key]
-            keys[block] = None
-            evicted.append(block)
+        evicted = [cached.popitem(last=False)[0] for _ in range(n)]
+        for block in evicted:
+            del by_key[keys.pop(block)]
         return evicted
 
     # -- invariants --------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class BlockPool:
         if expected_holds is not None:
             assert self._holds == dict(expected_holds), "holds differ"
         for block in range(1, self.num_blocks):
-            refs, key = self._refs[block], self._keys[block]
+            refs, key = self._refs[block], self._keys.get(block)
             assert refs == expected_refs.get(block, 0), (
                 f"block {block} has {refs} references, tables have {expected_refs.get(block, 0)}"
             )
@@ -276,5 +276,5 @@ class BlockPool:
             if idle:
                 assert (key is None) == (block in free), f"block {block} is in the wrong list"
         assert self._refs[NULL_BLOCK] == 0, "the null block has references"
-        assert len(self._by_key) == sum(key is not None for key in self._keys), "a key is lost"
+        assert len(self._by_key) == len(self._keys), "a key is lost"
         assert sum(self.usage()) == self.num_blocks - 1, "blocks do not add up"

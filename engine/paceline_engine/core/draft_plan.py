@@ -138,7 +138,7 @@ class DraftPlan:
         """The plan, None if it has no row. Advances C and P of its rows."""
         decodes, drafts = self.decodes, None
         if decodes is not None:
-            kept = np.ones(len(decodes.slots), dtype=np.bool_)
+            kept = slots.all_true[: len(decodes.slots)]
             if self.dropped or self.skipped:
                 kept = ~np.isin(decodes.slots, _int32(self.dropped | self.skipped))
                 decodes = RowTemplate.of(decodes.slots[kept], slots)

@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 from paceline_engine.core.snapshot import HistogramData
 
+_FEW = 4
+"""So many values are counted one by one in less time than together."""
+
 
 class Histogram:
     """Counts per bucket. A value on a bound belongs to the bucket below it (`le`)."""
@@ -26,6 +29,10 @@ class Histogram:
 
     def observe_many(self, values: NDArray[np.float64]) -> None:
         """Count many values."""
+        if len(values) <= _FEW:
+            for value in values.tolist():
+                self.observe(value)
+            return
         for index, count in enumerate(np.bincount(np.searchsorted(self._array, values))):
             self._counts[index] += int(count)
         self._sum += float(values.sum())

@@ -8,7 +8,7 @@ from paceline_engine.core.admission import MAX_LOOKS, MAX_PASSES, QueueLoad
 from paceline_engine.core.draft_plan import DraftPlan
 from paceline_engine.core.preemption import take_kept
 from paceline_engine.core.request import Refusal
-from paceline_engine.core.running import add_chunk
+from paceline_engine.core.running import note_chunk
 from paceline_engine.core.state import SchedulerState
 from paceline_engine.core.tracked import TrackedRequest, WaitReason
 
@@ -129,16 +129,16 @@ class Walk:
         looks = 0
         out_of_budget = False
         is_braked = False
-        while True:
-            if state.num_free_seats <= 0:
-                break
-            has_room = (lanes.room(1) > 0, self._long_room() > 0)
+        num_seats = state.num_free_seats
+        while num_seats > 0:
+            has_room = lanes.has_room()
             tracked = walk.next(has_room)
-            if not all(has_room):
+            if False in has_room:
                 out_of_budget = True
             if tracked is None:
                 break
             if self._try(tracked):
+                num_seats -= 1
                 if state.brake.is_on:
                     is_braked = True
                     break
@@ -154,17 +154,13 @@ class Walk:
         state.is_intake_due = out_of_budget or is_braked
         state.is_batch_open = out_of_budget
         is_left = self._head is not None or walk.leaves_out
-        if is_braked or is_left or state.num_free_seats <= 0:
+        if is_braked or is_left or num_seats <= 0:
             state.queue.starters.clear()
-
-    def _long_room(self) -> int:
-        lanes = self._draft.lanes
-        return lanes.room(lanes.cap + 1) if lanes.cap else lanes.total
 
     def _try(self, tracked: TrackedRequest) -> bool:
         """Admit one request if it fits; says why it waits otherwise."""
         state, size = self._state, self._state.limits.block_size
-        known = tracked.num_waiting_tokens
+        known = len(tracked.token_ids)
         if state.cache.enabled:
             state.cache.extend(tracked.chain, tracked.token_ids)
         hits = state.cache.lookup(tracked.chain, tracked.max_hit_tokens, len(tracked.kept))
@@ -195,10 +191,13 @@ class Walk:
         if self._head is not None:
             self._head.num_passed += 1
             self._head.pass_blocks -= wanted
-        state.seat(tracked, hits, self._draft, self._now)
-        state.slots.promise(tracked.slot, -(-final // size))
+        table = state.seat(
+            tracked, hits, self._draft, self._now, num_new=chunk, num_promised=has + wanted
+        )
         state.drain.admitted(known, self._now)
-        add_chunk(state, self._draft, tracked, n)
+        start = has * size
+        filled = table[has : (start + n) // size]
+        note_chunk(state, self._draft, tracked, start, n, total=known, filled=filled)
         self._promised += wanted - chunk
         return True
 

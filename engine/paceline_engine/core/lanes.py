@@ -27,6 +27,12 @@ class LaneBudget:
         """Which lane a request with so many tokens left belongs to."""
         return bool(self.cap) and wanted > self.cap
 
+    def has_room(self) -> tuple[bool, bool]:
+        """Whether a short request, and a long one, may take a token now."""
+        if not self.cap:
+            return self.total > 0, self.total > 0
+        return min(self.short, self.total) > 0, min(self.long, self.total) > 0
+
     def room(self, wanted: int) -> int:
         """Tokens that a request which wants `wanted` may take now."""
         if not self.cap:

@@ -165,5 +165,7 @@ def _leave_prefill(state: SchedulerState, draft: DraftPlan) -> None:
 def _resync(state: SchedulerState, draft: DraftPlan) -> None:
     """After a failed step the runner's batch is unknown: empty it and give it everybody again."""
     state.removed = list(range(len(state.slots.tracked)))
-    for slot in state.slots.order.tolist():
-        state.announce(state.slots.at(slot), state.slots.known_tokens(slot), draft)
+    slots = state.slots
+    for slot in slots.order.tolist():
+        num_computed, blocks = int(slots.computed[slot]), slots.blocks(slot).tolist()
+        state.announce(slots.at(slot), draft, slots.known_tokens(slot), num_computed, blocks)

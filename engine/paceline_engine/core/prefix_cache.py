@@ -71,6 +71,7 @@ class PrefixCache:
         self.pool = pool
         self.block_size = block_size
         self.enabled = enabled
+        self._block = np.dtype((np.void, 4 * block_size))
         self._root = root
         self._roots: dict[tuple[tuple[str, str], ...], bytes] = {}  # by extras, with their kinds
         self._pending: dict[int, _PendingStep] = {}  # by step id, oldest first
@@ -103,12 +104,17 @@ class PrefixCache:
         start, end = len(keys), len(token_ids) // size
         if start >= end:
             return
-        data = np.ascontiguousarray(token_ids[start * size : end * size], dtype="<i4").tobytes()
-        step = 4 * size
         key = keys[-1] if keys else chain.root
-        for at in range(0, len(data), step):
-            key = sha256(key + data[at : at + step]).digest()
+        for tokens in self._blocks_of(token_ids[start * size : end * size]):
+            key = sha256(key + tokens).digest()
             keys.append(key)
+
+    def _blocks_of(self, token_ids: NDArray[np.int32]) -> list[bytes]:
+        """Tokens of whole blocks as their bytes, little-endian."""
+        tokens: list[bytes] = (
+            np.ascontiguousarray(token_ids, dtype="<i4").view(self._block).tolist()
+        )
+        return tokens
 
     # -- hits --------------------------------------------------------------------------------
 
@@ -195,23 +201,20 @@ class PrefixCache:
         """
         if not self.enabled:
             return
-        data = np.ascontiguousarray(windows, dtype="<i4").tobytes()
-        step = 4 * self.block_size
         named: list[int] = []
         new_keys: list[bytes] = []
-        at = 0
-        for chain, index, block in zip(chains, indices, blocks, strict=True):
+        filled = self._blocks_of(windows.reshape(-1))
+        for chain, index, block, tokens in zip(chains, indices, blocks, filled, strict=True):
             keys = chain.keys
-            length = len(keys)
-            if length == index:
-                key = sha256((keys[-1] if index else chain.root) + data[at : at + step]).digest()
+            if len(keys) == index:
+                key = sha256((keys[-1] if index else chain.root) + tokens).digest()
                 keys.append(key)
-                named.append(block)
-                new_keys.append(key)
-            elif length > index:
-                named.append(block)
-                new_keys.append(keys[index])
-            at += step
+            elif len(keys) > index:
+                key = keys[index]
+            else:
+                continue
+            named.append(block)
+            new_keys.append(key)
         self.pool.set_keys(named, new_keys)
 
     def confirm(self, step_id: int) -> None:

@@ -41,7 +41,8 @@ class QueueLanes:
     def remove(self, lane: int, tracked: TrackedRequest) -> None:
         """Take a request out, wherever it stands."""
         items = self._lanes[lane]
-        index = bisect_left(items, (tracked.key, tracked))
+        # Who leaves is mostly the first.
+        index = 0 if items[0][1] is tracked else bisect_left(items, (tracked.key, tracked))
         assert items[index][1] is tracked, f"request {tracked.request_id} does not wait"
         del items[index]
 
@@ -51,16 +52,15 @@ class QueueLanes:
         Returns:
             (lane, index), None if there is none.
         """
-        best: tuple[int, int] | None = None
-        for lane in (0, 1):
-            items = self._lanes[lane]
-            if (
-                lanes[lane]
-                and start[lane] < len(items)
-                and (best is None or items[start[lane]][0] < self._lanes[0][best[1]][0])
-            ):
-                best = (lane, start[lane])
-        return best
+        (short, long), (at_short, at_long) = self._lanes, start
+        has_short = lanes[0] and at_short < len(short)
+        if (
+            lanes[1]
+            and at_long < len(long)
+            and not (has_short and short[at_short][0] <= long[at_long][0])
+        ):
+            return 1, at_long
+        return (0, at_short) if has_short else None
 
     def at(self, lane: int, index: int) -> TrackedRequest:
         """The request at a place that `first` gave."""

@@ -1,6 +1,7 @@
 """One row of numbers per request in the engine, as arrays, so that a step updates many at once.
 
-A row lasts from arrival to end, through preemptions; a slot points to the row of who runs in it.
+A row lasts from arrival until the end is counted, through preemptions; a slot points to the row of
+who runs in it.
 """
 
 from typing import Any
@@ -76,18 +77,17 @@ class RequestRows:
         """A waiting request."""
         if not self._spare:
             self._grow()
+        # What is not written here is empty in a spare row.
         row = self._spare.pop()
-        self.admitted_s[row] = self.first_token_s[row] = self.last_token_s[row] = np.nan
-        self.output_tokens[row] = self.preemptions[row] = 0
-        self.lost_tokens[row] = -1
         self._row_of[request.request_id] = row
         self.arrival_s[row] = request.arrival_s
         self.prompt_tokens[row] = len(request.prompt_token_ids)
         self.max_tokens[row] = request.params.max_tokens
         self.tenant[row] = self.tenants.index_of(request.tenant)
         self.slot[row] = _WAITING
-        self.has_stop_strings[row] = request.has_stop_strings
-        self.num_with_stop_strings += request.has_stop_strings
+        if request.has_stop_strings:
+            self.has_stop_strings[row] = True
+            self.num_with_stop_strings += 1
         self.num_waiting += 1
         return row
 
@@ -116,22 +116,26 @@ class RequestRows:
         self.num_waiting += 1
         return row
 
-    def end(self, request_id: int) -> None:
-        """A request is over: it is not counted any longer, and keeps its row until `remove`."""
+    def end(self, request_id: int) -> int:
+        """A request is over and not counted as running or waiting any longer; returns its row."""
         row = self._row_of[request_id]
         if self.slot[row] >= 0:
             self.num_running -= 1
         elif self.slot[row] == _WAITING:
             self.num_waiting -= 1
         self.slot[row] = _ENDED
+        return row
 
-    def remove(self, request_id: int) -> None:
-        """Nothing more is to be known of a request."""
-        self.end(request_id)
-        row = self._row_of.pop(request_id)
-        self.num_with_stop_strings -= int(self.has_stop_strings[row])
-        self.slot[row] = _UNUSED
-        self._spare.append(row)
+    def forget(self, request_id: int) -> int:
+        """Nobody asks for an ended request by its id again; returns its row, kept until `free`."""
+        return self._row_of.pop(request_id)
+
+    def free(self, at: NDArray[np.int64]) -> None:
+        """Nothing more is to be known of these rows' requests: others may have them."""
+        self.num_with_stop_strings -= int(np.count_nonzero(self.has_stop_strings[at]))
+        for name, (_, empty) in _COLUMNS.items():
+            getattr(self, name)[at] = empty
+        self._spare.extend(at.tolist())
 
     def oldest_waiting_s(self, now: float) -> float:
         """Age, since its arrival, of the oldest request that waits; 0 if none does."""

@@ -7,7 +7,7 @@ after the row was planned.
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline_engine.core import speculation, step_features
+from paceline_engine.core import endings, speculation, step_features
 from paceline_engine.core.plan import Int32, StepOutputs, StepPlan, StepResult, TokenLogprobs
 from paceline_engine.core.request import Finished, FinishReason
 from paceline_engine.core.slots import Rows
@@ -67,7 +67,9 @@ def apply(state: SchedulerState, record: InFlight, result: StepResult, now: floa
         for row, message in result.errors.items():
             if valid[row]:
                 tracked = slots.at(int(plan.slots[row]))
-                finished.append(state.end(tracked, FinishReason.ERROR, now, message=message))
+                finished.append(
+                    endings.end(state, tracked, FinishReason.ERROR, now, message=message)
+                )
                 valid[row] = False
     yielded = valid & plan.samples
     index = None if np.count_nonzero(yielded) == len(yielded) else yielded.nonzero()[0]
@@ -217,15 +219,12 @@ def _num_kept(tokens: Int32, index: NDArray[np.intp] | None, row: int) -> int:
 def _end(
     state: SchedulerState, rows: Rows, tokens: Int32, verdict: Verdict, now: float
 ) -> list[Finished]:
-    ends = np.flatnonzero(verdict.ends != GOES_ON)
-    finished = []
-    for row in ends.tolist():
-        reason = verdict.reason(row)
-        assert reason is not None
-        stop = int(tokens[row, verdict.kept[row] - 1]) if reason is FinishReason.STOP else None
-        tracked = state.slots.at(int(rows[row]))
-        finished.append(state.end(tracked, reason, now, stop_token_id=stop))
-    return finished
+    ends = (verdict.ends != GOES_ON).nonzero()[0]
+    if not len(ends):
+        return []
+    reasons = [reason for row in ends.tolist() if (reason := verdict.reason(row)) is not None]
+    last = tokens[ends, verdict.kept[ends] - 1].tolist()
+    return endings.end_by_themselves(state, rows[ends], reasons, last, now)
 
 
 def _end_without_tokens(
@@ -236,7 +235,7 @@ def _end_without_tokens(
     rows = plan.slots[silent]
     ends = plan.starts[silent] + plan.num_tokens[silent]
     over = rows[(ends >= slots.limit[rows]) & (slots.total[rows] >= slots.limit[rows])]
-    return [state.end(slots.at(slot), FinishReason.LENGTH, now) for slot in over.tolist()]
+    return [endings.end(state, slots.at(slot), FinishReason.LENGTH, now) for slot in over.tolist()]
 
 
 def _gather_prompt_logprobs(

@@ -125,21 +125,45 @@ def add_chunk(state: SchedulerState, draft: DraftPlan, tracked: TrackedRequest, 
     """
     slots, slot, size = state.slots, tracked.slot, state.limits.block_size
     computed = int(slots.computed[slot])
-    wanted = int(slots.total[slot]) - computed
     end = computed + n
     missing = -(-(end - int(slots.owned[slot])) // size)
     if missing > 0:
         blocks = state.pool.allocate(missing)
         slots.append_blocks(slot, blocks)
         draft.note_table(slot, blocks)
-    draft.chunks[slot] = n
-    draft.lanes.take(n, is_long=draft.lanes.is_long(wanted))
+    filled = slots.blocks(slot)[computed // size : end // size].tolist()
+    note_chunk(state, draft, tracked, computed, n, total=int(slots.total[slot]), filled=filled)
+
+
+def note_chunk(
+    state: SchedulerState,
+    draft: DraftPlan,
+    tracked: TrackedRequest,
+    start: int,
+    n: int,
+    *,
+    total: int,
+    filled: list[int],
+) -> None:
+    """Put the known tokens [start, start + n) of a seated request into the plan.
+
+    Args:
+        state: mutated.
+        draft: the step being planned.
+        tracked: it has the blocks for them.
+        start: its computed tokens.
+        n: how many.
+        total: its known tokens.
+        filled: the blocks that become full.
+    """
+    lanes = draft.lanes
+    draft.chunks[tracked.slot] = n
+    lanes.take(n, is_long=lanes.is_long(total - start))
     if state.fair is not None:
-        state.fair.computes(tracked, computed, n)
-    first, last = computed // size, end // size
-    if last > first and state.cache.enabled:
+        state.fair.computes(tracked, start, n)
+    if filled and state.cache.enabled:
+        first, size = start // state.limits.block_size, state.limits.block_size
+        last = first + len(filled)
         if len(tracked.chain.keys) < last:
-            state.cache.extend(tracked.chain, slots.tokens[slot, : last * size])
-        state.cache.insert(
-            tracked.chain, first, slots.blocks(slot)[first:last].tolist(), step_id=draft.step_id
-        )
+            state.cache.extend(tracked.chain, state.slots.tokens[tracked.slot, : last * size])
+        state.cache.insert(tracked.chain, first, filled, step_id=draft.step_id)

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import EngineSettings, knobs
-from paceline_engine.core import admission, intake, invariants, planner, results
+from paceline_engine.core import admission, endings, intake, invariants, planner, results
 from paceline_engine.core.admission import ExpectedOutput
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepOutputs, StepPlan, StepResult
@@ -129,14 +129,14 @@ class Scheduler:
         if tracked is None:
             self._state.recorder.request_settled(request_id)
             return None
-        return self._state.end(tracked, FinishReason.ABORT, now)
+        return endings.end(self._state, tracked, FinishReason.ABORT, now)
 
     def fail(self, request_id: int, message: str, now: float) -> Finished | None:
         """A request cannot go on: it ends with ERROR; None if it is unknown or has ended."""
         tracked = self._state.requests.get(request_id)
         if tracked is None:
             return None
-        return self._state.end(tracked, FinishReason.ERROR, now, message=message)
+        return endings.end(self._state, tracked, FinishReason.ERROR, now, message=message)
 
     def finish(
         self,
@@ -157,13 +157,16 @@ class Scheduler:
                 request_id, num_output_tokens, found_stop=found_stop
             )
             return None
-        return self._state.end(tracked, FinishReason.STOP, now, num_output_tokens=num_output_tokens)
+        return endings.end(
+            self._state, tracked, FinishReason.STOP, now, num_output_tokens=num_output_tokens
+        )
 
     def expire(self, now: float) -> list[Finished]:
         """End requests that did not start in time."""
         state = self._state
         return [
-            state.end(
+            endings.end(
+                state,
                 tracked,
                 FinishReason.TIMEOUT,
                 now,

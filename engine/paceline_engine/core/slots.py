@@ -3,6 +3,7 @@
 A slot is a row in every array here and in the runner's buffers. The scheduler gives slots out.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,10 @@ class Slots:
         limit: T at which the request ends with LENGTH.
         compute_end: C beyond which nothing is left to compute (the last token is never computed).
         num_prompt: prompt tokens.
-        promised: blocks that admission expects the request to use in the end; `promise` sets it.
+        promised: blocks that admission expects the request to use in the end.
         epoch: grows whenever planned rows of the slot become void.
         last_step: the newest step that computes for the slot.
-        request_id: [slots] int64.
+        request_id: [slots] int64, of who sits there or sat there last.
         is_prefilling: it wants more than one token, or needs Python for another reason.
         tokens: [slots, width] int32, known tokens; grows in width.
         tokens_by_block: the same memory as [slots, blocks, block_size].
@@ -105,25 +106,38 @@ class Slots:
         assert tracked is not None, f"slot {slot} is free"
         return tracked
 
-    def seat(self, tracked: TrackedRequest, num_computed: int) -> int:
-        """Give a slot to a request that waited; its blocks are appended afterwards."""
+    def seat(
+        self, tracked: TrackedRequest, num_computed: int, blocks: Sequence[int], num_promised: int
+    ) -> int:
+        """Give a slot to a request that waited.
+
+        Args:
+            tracked: mutated.
+            num_computed: its first tokens, whose KV is in the blocks.
+            blocks: its table.
+            num_promised: blocks that admission expects it to use in the end.
+        """
         slot = self._free.pop()
         known, prompt = len(tracked.token_ids), tracked.num_prompt_tokens
-        self._reserve(tracked.limit)
+        if tracked.limit > self.tokens.shape[1]:
+            self._reserve(tracked.limit)
         params = tracked.request.params
         self.tokens[slot, :known] = tracked.token_ids
         self.computed[slot] = num_computed
         self.total[slot] = known
         self.in_flight[slot] = 0
         self.drafts_in_flight[slot] = 0
-        self.owned[slot] = 0
+        self.owned[slot] = len(blocks) * self.block_size
         self.limit[slot] = tracked.limit
         self.compute_end[slot] = tracked.limit - 1 if params.max_tokens else prompt
         self.num_prompt[slot] = prompt
         self.last_step[slot] = -1
         self.request_id[slot] = tracked.request_id
-        self.is_seated[slot] = True
-        self.num_blocks[:, slot] = 0
+        self.is_seated[slot] = self.is_prefilling[slot] = True
+        self.num_blocks[FULL, slot] = len(blocks)
+        self.tables[FULL, slot, : len(blocks)] = blocks
+        self.promised[slot] = num_promised
+        self._num_promised = -1
         self.tracked[slot] = tracked
         tracked.slot = slot
         self._order[self._num_ordered] = slot
@@ -131,27 +145,26 @@ class Slots:
         self.num_seated += 1
         return slot
 
-    def unseat(self, slot: int) -> list[int]:
-        """Take a slot back; planned rows of it become void.
+    def unseat(self, leaving: Sequence[TrackedRequest]) -> list[list[int]]:
+        """Take slots back; planned rows of them become void.
 
         Returns:
-            Its blocks, tail first, still referenced: the caller releases them.
+            The blocks of each, tail first, still referenced: the caller releases them.
         """
-        tracked = self.at(slot)
-        blocks = self.blocks(slot)[::-1].tolist()
-        self.epoch[slot] += 1
-        self.is_seated[slot] = False
-        self.is_prefilling[slot] = False
-        self.request_id[slot] = -1
-        self.tracked[slot] = None
-        self.num_blocks[:, slot] = 0
-        self.promised[slot] = 0
+        seats = [tracked.slot for tracked in leaving]
+        tables: list[list[int]] = [self.blocks(slot)[::-1].tolist() for slot in seats]
+        at: Rows = np.array(seats, dtype=np.intp)
+        self.epoch[at] += 1
+        self.is_seated[at] = self.is_prefilling[at] = False
+        self.num_blocks[FULL][at] = 0
+        for tracked in leaving:
+            self.tracked[tracked.slot] = None
+            tracked.slot = -1
+        self._free += seats
+        self.num_seated -= len(seats)
         self._num_promised = -1
-        tracked.slot = -1
-        self._free.append(slot)
-        self.num_seated -= 1
         self._is_stale = True
-        return list(blocks)
+        return tables
 
     def compact(self) -> None:
         """Drop slots that were taken back from `order`; due before a slot is given out again."""
@@ -228,11 +241,6 @@ class Slots:
         """Requests have got longer: count again when somebody asks."""
         self._num_promised = -1
 
-    def promise(self, slot: int, num_blocks: int) -> None:
-        """Admission expects the request to use so many blocks in the end."""
-        self.promised[slot] = num_blocks
-        self._num_promised = -1
-
     def set_num_blocks(self, slots: Rows, num_blocks: Int32) -> None:
         """Tables of several slots have grown to [m] so many blocks, written before."""
         self.num_blocks[FULL][slots] = num_blocks
@@ -245,8 +253,6 @@ class Slots:
         """Room for requests of that length; zeros() costs no memory before it is written to."""
         num_blocks = -(-num_tokens // self.block_size)
         have = self.tables.shape[2]
-        if num_blocks <= have:
-            return
         # Odd, so that rows do not lie a power of two apart and share the same sets of the cache.
         num_blocks = max(num_blocks, 2 * have) | 1
         tables = np.zeros((NUM_GROUPS, len(self.total), num_blocks), dtype=np.int32)

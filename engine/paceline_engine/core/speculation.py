@@ -65,9 +65,10 @@ class OfferedDrafts:
         self.has_any = True
         return counts
 
-    def forget(self, slot: int) -> None:
-        """The slot's request is another one, or stands elsewhere."""
-        self.count[slot] = 0
+    def forget(self, slots: list[int]) -> None:
+        """Requests left these slots."""
+        if self.has_any:
+            self.count[slots] = 0
 
     def clear(self) -> None:
         """A step was planned: what it did not take is void."""

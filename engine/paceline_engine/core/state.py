@@ -4,6 +4,7 @@ Everything that decides (`planner`, `running`, `preemption`, `intake`, `results`
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline_crds.settings import EngineSettings, SchedulingPolicy
@@ -18,7 +19,6 @@ from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import AddedRequest, StepPlan
 from paceline_engine.core.prefix_cache import PrefixCache
 from paceline_engine.core.queues import WaitingQueue, order_key
-from paceline_engine.core.request import Finished, FinishReason
 from paceline_engine.core.slots import Int32, Rows, Slots
 from paceline_engine.core.speculation import OfferedDrafts
 from paceline_engine.core.stats import Recorder
@@ -170,20 +170,41 @@ class SchedulerState:
             self.steady.settle()
             self.steady = None
 
-    def seat(self, tracked: TrackedRequest, hits: list[int], draft: DraftPlan, now: float) -> None:
-        """A waiting request takes a slot, with what it kept and `hits`, cached blocks behind it."""
+    def seat(
+        self,
+        tracked: TrackedRequest,
+        hits: list[int],
+        draft: DraftPlan,
+        now: float,
+        *,
+        num_new: int,
+        num_promised: int,
+    ) -> list[int]:
+        """A waiting request takes a slot and becomes part of the plan.
+
+        Args:
+            tracked: mutated.
+            hits: cached blocks behind those that it kept.
+            draft: the step being planned.
+            now: when.
+            num_new: further blocks that it needs at once; they can be allocated.
+            num_promised: blocks that it is expected to use in the end.
+
+        Returns:
+            Its table.
+        """
         self.queue.remove(tracked)
-        kept, tracked.kept = tracked.kept, []
-        num_computed = (len(kept) + len(hits)) * self.limits.block_size
-        slot = self.slots.seat(tracked, num_computed)
+        blocks, tracked.kept = tracked.kept, []
+        num_computed = (len(blocks) + len(hits)) * self.limits.block_size
+        if blocks:
+            del self.keepers[tracked.request_id]
+        if hits:
+            self.cache.take(tracked.request_id, hits, len(blocks))
+            blocks += hits
+        blocks += self.pool.allocate(num_new)
+        slot = self.slots.seat(tracked, num_computed, blocks, num_promised)
         params = tracked.request.params
         self.stops.add(slot, params, tracked.num_prompt_tokens, self.limits.max_model_len)
-        if kept:
-            del self.keepers[tracked.request_id]
-            self.slots.append_blocks(slot, kept)
-        if hits:
-            self.cache.take(tracked.request_id, hits, len(kept))
-            self.slots.append_blocks(slot, hits)
         tracked.state = RequestState.RUNNING
         tracked.wait_reason = WaitReason.NONE
         tracked.num_passed, tracked.pass_blocks = 0, -1
@@ -200,12 +221,19 @@ class SchedulerState:
         tracked.key = order_key(tracked, self.settings)
         if self.fair is not None:
             self.fair.seated(tracked, num_computed, len(tracked.token_ids))
-        self.slots.is_prefilling[slot] = True
         self.prefilling[slot] = tracked
-        self.announce(tracked, tracked.token_ids, draft)
+        self.announce(tracked, draft, tracked.token_ids, num_computed, blocks)
+        return blocks
 
-    def announce(self, tracked: TrackedRequest, token_ids: Int32, draft: DraftPlan) -> None:
-        """Put a seated request, with its whole table, into the plan."""
+    def announce(
+        self,
+        tracked: TrackedRequest,
+        draft: DraftPlan,
+        token_ids: Int32,
+        num_computed: int,
+        blocks: list[int],
+    ) -> None:
+        """Put a seated request, with its known tokens and its whole table, into the plan."""
         slot = tracked.slot
         draft.added[slot] = AddedRequest(
             slot=slot,
@@ -213,30 +241,34 @@ class SchedulerState:
             epoch=int(self.slots.epoch[slot]),
             token_ids=token_ids,
             num_prompt_tokens=tracked.num_prompt_tokens,
-            num_computed_tokens=int(self.slots.computed[slot]),
+            num_computed_tokens=num_computed,
             params=tracked.request.params,
             num_emitted_prompt_logprobs=tracked.num_prompt_logprobs,
         )
-        draft.note_table(slot, self.slots.blocks(slot).tolist())
+        draft.note_table(slot, blocks)
 
-    def unseat(self, tracked: TrackedRequest, num_kept_blocks: int = 0) -> None:
-        """A running request loses its slot and the blocks behind those that it keeps."""
-        slot = tracked.slot
+    def _unseat(self, leaving: Sequence[TrackedRequest]) -> list[list[int]]:
+        """Running requests lose their slots; their blocks, tail first, are still to be given up."""
+        seats = [tracked.slot for tracked in leaving]
         if self.fair is not None:
-            self.fair.leaves_slot(tracked, int(self.slots.total[slot]))
-        tracked.last_step = int(self.slots.last_step[slot])
-        blocks = self.slots.unseat(slot)
-        if num_kept_blocks:
-            tracked.kept = blocks[: -num_kept_blocks - 1 : -1]
-            del blocks[-num_kept_blocks:]
-            self.keepers[tracked.request_id] = tracked
-        self.give_up_blocks(blocks, self._user(tracked.last_step))
-        self.stops.remove(slot)
-        self.offered.forget(slot)
-        self.prefilling.pop(slot, None)
-        self.removed.append(slot)
+            for tracked in leaving:
+                self.fair.leaves_slot(tracked, int(self.slots.total[tracked.slot]))
+        for tracked, last_step in zip(leaving, self.slots.last_step[seats].tolist(), strict=True):
+            tracked.last_step = last_step
+        tables = self.slots.unseat(leaving)
+        self.stops.remove(seats)
+        self.offered.forget(seats)
+        for slot in seats:
+            self.prefilling.pop(slot, None)
+        self.removed += seats
         self.template = None
         self.is_intake_due = True
+        return tables
+
+    def leave_slots(self, leaving: Sequence[TrackedRequest]) -> None:
+        """Running requests give up their slots and all their blocks."""
+        for tracked, blocks in zip(leaving, self._unseat(leaving), strict=True):
+            self.give_up_blocks(blocks, self._user(tracked.last_step))
 
     def drop_kept(self, tracked: TrackedRequest, num_kept_blocks: int) -> None:
         """A waiting request keeps only its first blocks; a step in flight may still use others."""
@@ -263,56 +295,17 @@ class SchedulerState:
         computed = self.slots.computed[slot] - self.slots.drafts_in_flight[slot]
         self.recorder.request_preempted(tracked.request_id, int(computed))
         tracked.token_ids = self.slots.known_tokens(slot)
-        self.unseat(tracked, num_kept_blocks)
+        (blocks,) = self._unseat([tracked])
+        if num_kept_blocks:
+            tracked.kept = blocks[: -num_kept_blocks - 1 : -1]
+            del blocks[-num_kept_blocks:]
+            self.keepers[tracked.request_id] = tracked
+        self.give_up_blocks(blocks, self._user(tracked.last_step))
         tracked.state = RequestState.PREEMPTED
         tracked.wait_reason = WaitReason.PREEMPTION
         tracked.num_preemptions += 1
         self.queue.push(tracked)
         self.queue.starters.clear()
-
-    def end(
-        self,
-        tracked: TrackedRequest,
-        reason: FinishReason,
-        now: float,
-        *,
-        num_output_tokens: int | None = None,
-        stop_token_id: int | None = None,
-        message: str = "",
-    ) -> Finished:
-        """A request is over, wherever it was; nothing of it is left but what is cached."""
-        if tracked.slot >= 0:
-            self.leave_steady()
-            total = int(self.slots.total[tracked.slot])
-            self.unseat(tracked)
-        else:
-            total = len(tracked.token_ids)
-            self.queue.remove(tracked)
-            self.drop_kept(tracked, 0)
-            self.is_intake_due = True
-        del self.requests[tracked.request_id]
-        self.cached_news.pop(tracked.request_id, None)
-        tracked.state = RequestState.FINISHED
-        have = total - tracked.num_prompt_tokens
-        count = have if num_output_tokens is None else num_output_tokens
-        if reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self.expected.observe(count, tracked.limit - tracked.num_prompt_tokens)
-        finished = Finished(
-            request_id=tracked.request_id,
-            reason=reason,
-            num_prompt_tokens=tracked.num_prompt_tokens,
-            num_output_tokens=count,
-            num_cached_tokens=tracked.num_cached_tokens,
-            stop_token_id=stop_token_id,
-            message=message,
-        )
-        # The client has still to look for its stop strings in what ends by itself.
-        ends_itself = reason in (FinishReason.STOP, FinishReason.LENGTH)
-        is_final = num_output_tokens is not None or not ends_itself
-        self.recorder.request_finished(
-            finished, now, tracked.request, tracked.chain.keys, is_final=is_final
-        )
-        return finished
 
     def apply_settings(self, settings: EngineSettings) -> None:
         """Put other live settings in force: keys and lanes are made again."""

@@ -8,7 +8,6 @@ end-to-end count n; inter-token latency counts one per step that gives a request
 first; `iteration_tokens` sums what steps computed.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
@@ -24,7 +23,6 @@ from paceline_engine.core.histogram import Histogram
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.prompt_heads import PromptHeads
 from paceline_engine.core.request import Finished, FinishReason, Request
-from paceline_engine.core.request_log import EndedRequest, RequestLog
 from paceline_engine.core.request_rows import RequestRows
 from paceline_engine.core.request_tally import RequestTally
 from paceline_engine.core.slo import SloJudge, SloTargets
@@ -79,8 +77,13 @@ class Recorder:
         self._slo = SloJudge(SloTargets.of(settings), self._rows.capacity)
         self._heads = PromptHeads()
         self._steps = StepTally(self._counters, self._histograms)
-        self._ends = RequestTally(self._histograms)
-        self._log = RequestLog()
+        self._ends = RequestTally(
+            self._rows,
+            self._slo,
+            self._counters,
+            self._histograms,
+            max_model_len=limits.max_model_len,
+        )
         self._unsettled: dict[int, _Ended] = {}
         self._ledger = TokenLedger(self._rows, self._slo, self._counters, self._histograms)
         self.speculation_goodput = 0.0
@@ -110,6 +113,8 @@ class Recorder:
     def settings_applied(self, settings: EngineSettings, *, generation: int, revision: int) -> None:
         """These settings are in force from now on."""
         self._ledger.settle()
+        self._ends.settle()
+        self._ends.generation = generation
         self._settings, self._generation, self._revision = settings, generation, revision
         self._rows.tenants.declare(tenant.name for tenant in settings.tenants or ())
         targets = SloTargets.of(settings)
@@ -129,7 +134,7 @@ class Recorder:
     def request_arrived(self, request: Request) -> None:
         """A request was taken into the queue (a refused one never comes here)."""
         row = self._rows.add(request)
-        if self._rows.capacity > self._slo.num_rows:
+        if row >= self._slo.num_rows:
             self._slo.grow(self._rows.capacity)
         self._slo.start(row)
 
@@ -214,9 +219,10 @@ class Recorder:
                 strings is counted when `request_settled` says what its client read.
         """
         self._ledger.settle()
-        rows = self._rows
-        if not is_final and rows.has_stop_strings[rows.row_of(finished.request_id)]:
-            rows.end(finished.request_id)
+        row = self._rows.end(finished.request_id)
+        if is_final:
+            self._settle_output(finished)
+        elif self._rows.has_stop_strings[row]:
             self._unsettled[finished.request_id] = finished, now, request, keys
             return
         self._count_finished(finished, now, request, keys)
@@ -237,59 +243,18 @@ class Recorder:
                 num_output_tokens=min(num_output_tokens, finished.num_output_tokens),
                 reason=FinishReason.STOP if found_stop else finished.reason,
             )
+        self._settle_output(finished)
         self._count_finished(finished, ended_s, request, keys)
+
+    def _settle_output(self, finished: Finished) -> None:
+        row = self._rows.row_of(finished.request_id)
+        self.discarded(self._ledger.settle_output(row, finished.num_output_tokens))
 
     def _count_finished(
         self, finished: Finished, now: float, request: Request | None, keys: Sequence[bytes]
     ) -> None:
-        rows = self._rows
-        row = rows.row_of(finished.request_id)
-        self.discarded(self._ledger.settle_output(row, finished.num_output_tokens))
-        reason = finished.reason
-        self._finished[reason] += 1
-        arrival = float(rows.arrival_s[row])
-        first, last = float(rows.first_token_s[row]), float(rows.last_token_s[row])
-        has_token = not math.isnan(first)
-        self._slo.finish(row, reason, first - arrival if has_token else None, now - arrival)
-        if reason is FinishReason.STOP or reason is FinishReason.LENGTH:
-            admitted = float(rows.admitted_s[row])
-            num_prompt, num_output = finished.num_prompt_tokens, finished.num_output_tokens
-            max_tokens = int(rows.max_tokens[row])
-            if not has_token:  # only its prompt was asked for
-                self._histograms[metrics.PREFILL_TIME].observe(now - admitted)
-                self._counters[metrics.PROMPT_TOKENS] += rows.serve_prompts(np.array([row]))
-            self._ends.add(
-                (
-                    now - arrival,
-                    (last if has_token else now) - admitted,
-                    last - first,
-                    (last - first) / max(1, num_output - 1),
-                    num_prompt,
-                    num_output,
-                    max_tokens,
-                    min(max_tokens, self._limits.max_model_len - num_prompt),
-                    int(rows.preemptions[row]),
-                )
-            )
-        if request is not None:
-            self._log.add(
-                EndedRequest(
-                    arrival_s=arrival,
-                    num_prompt_tokens=finished.num_prompt_tokens,
-                    num_output_tokens=finished.num_output_tokens,
-                    max_tokens=request.params.max_tokens,
-                    num_cached_tokens=finished.num_cached_tokens,
-                    num_preemptions=int(rows.preemptions[row]),
-                    first_token_s=first,
-                    end_s=now,
-                    reason=reason,
-                    priority=request.priority,
-                    tenant=request.tenant,
-                    generation=self._generation,
-                    keys=keys,
-                )
-            )
-        rows.remove(finished.request_id)
+        self._finished[finished.reason] += 1
+        self._ends.add(self._rows.forget(finished.request_id), finished, now, request, keys)
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -323,9 +288,10 @@ class Recorder:
 
     def recording(self) -> dict[str, dict[str, list[Any]]]:
         """All that is kept of requests and steps, as columns: tens of milliseconds."""
+        self._ends.settle()
         steps = list(self._steps.last)
         return {
-            "requests": self._log.columns(self._limits.block_size),
+            "requests": self._ends.log.columns(self._limits.block_size),
             "steps": {name: [getattr(step, name) for step in steps] for name in _STEP_COLUMNS},
         }
 

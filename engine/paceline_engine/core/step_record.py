@@ -22,6 +22,7 @@ class StepRecord:
             before and lost; this step and later ones compute them again.
         predicted_ms: what the cost model said; host_ms, device_ms: from the result.
         plan_ms, forward_ms, sample_ms, apply_ms: where the time went, as the step loop measured it.
+        queued_ms: from its plan to its start, where it was planned while the step before it ran.
         error: why the step failed; empty when it did not.
         blocks_active, blocks_cached, blocks_free, num_running, num_waiting: filled in by the
             recorder.
@@ -46,6 +47,7 @@ class StepRecord:
     host_ms: float = 0.0
     device_ms: float = 0.0
     plan_ms: float = 0.0
+    queued_ms: float = 0.0
     forward_ms: float = 0.0
     sample_ms: float = 0.0
     apply_ms: float = 0.0

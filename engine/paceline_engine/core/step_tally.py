@@ -31,9 +31,9 @@ class StepTally:
     def add(self, record: StepRecord) -> None:
         """A step was applied."""
         self.last.append(record)
-        self._uncounted.append(record)
         if len(self._uncounted) >= _UNCOUNTED_KEPT:
-            self.settle()
+            self.settle()  # before the new one, to which the step loop still adds what it measured
+        self._uncounted.append(record)
 
     def settle(self) -> None:
         """Count what was noted; due before counters and histograms are read."""
@@ -50,7 +50,7 @@ class StepTally:
         budgets = np.array([r.budget_tokens for r in records], dtype=np.float64)
         active = np.array([r.blocks_active for r in records], dtype=np.float64)
         idle = np.array([r.blocks_cached + r.blocks_free for r in records], dtype=np.float64)
-        durations = np.array([r.applied_s - r.planned_s for r in records])
+        durations = np.array([r.applied_s - r.planned_s - r.queued_ms / 1e3 for r in records])
         has_budget = budgets > 0
         histograms[metrics.ITERATION_TOKENS].observe_many(tokens)
         histograms[metrics.STEP_BUDGET_USED].observe_many(tokens[has_budget] / budgets[has_budget])

@@ -124,9 +124,9 @@ class StopRules:
         self._extra[slot] = _NO_TOKEN
         self._extra[slot, : len(ids)] = ids
 
-    def remove(self, slot: int) -> None:
-        """The request gave its slot up."""
-        self._extra_slots.discard(slot)
+    def remove(self, slots: list[int]) -> None:
+        """Requests gave these slots up."""
+        self._extra_slots.difference_update(slots)
 
     def limits(self, slots: Int32) -> NDArray[np.int64]:
         """[m] total tokens (prompt and output) at which each request ends at the latest."""

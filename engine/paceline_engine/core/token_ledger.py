@@ -60,13 +60,13 @@ class TokenLedger:
         last = rows.last_token_s[at]
         rows.last_token_s[at] = now
         rows.output_tokens[at] += counts
-        first = np.isnan(last).nonzero()[0]
+        is_first = np.isnan(last)
+        first = is_first.nonzero()[0]
         if len(first):
             self._first_tokens(at[first], now)
             if len(first) == len(at):
                 return
-            others = np.ones(len(at), dtype=np.bool_)
-            others[first] = False
+            others = (~is_first).nonzero()[0]
             at, last, counts = at[others], last[others], counts[others]
         one = last[0]
         if np.count_nonzero(last == one) == len(last):  # mostly: all got one in the step before

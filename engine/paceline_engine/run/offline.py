@@ -1,4 +1,7 @@
-"""The real scheduler over the real runner, stepped by hand: whole runs without a server."""
+"""The real scheduler over the real runner, stepped by hand: whole runs without a server.
+
+Steps overlap if the settings say so, as they do in a server.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +11,7 @@ from paceline_engine.core.plan import TokenLogprobs
 from paceline_engine.core.request import Finished, Request, SamplingParams
 from paceline_engine.core.scheduler import Scheduler
 from paceline_engine.core.stats import Recorder
+from paceline_engine.run.pipeline import MAX_OUTSTANDING, StepPipeline
 from paceline_engine.run.runner import Runner
 
 
@@ -29,7 +33,16 @@ class OfflineEngine:
         self.runner = runner
         self.recorder = Recorder(live, runner.limits)
         self.expected = ExpectedOutput()
-        self.scheduler = Scheduler(live, runner.limits, self.recorder, expected=self.expected)
+        self.scheduler = Scheduler(
+            live,
+            runner.limits,
+            self.recorder,
+            expected=self.expected,
+            max_plans=MAX_OUTSTANDING,
+        )
+        self._pipeline = StepPipeline(
+            self.scheduler, runner, self.recorder, lambda: float(self.num_steps)
+        )
         self.outputs: dict[int, list[int]] = {}
         self.logprobs: dict[int, list[TokenLogprobs]] = {}
         self.prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
@@ -61,15 +74,14 @@ class OfflineEngine:
         return self.recorder.snapshot(float(self.num_steps)).value(name)
 
     def step(self) -> bool:
-        """Plan, run and apply one step; False if there was nothing to compute."""
-        plan = self.scheduler.plan(float(self.num_steps))
-        if plan is None:
+        """Plan what may be planned and apply one step; False if there was nothing to compute."""
+        for plan in self._pipeline.fill(float(self.num_steps)):
+            added = [request.request_id for request in plan.added]
+            self.num_returns += len(self._seen.intersection(added))
+            self._seen.update(added)
+        if self._pipeline.is_empty:
             return False
-        added = [request.request_id for request in plan.added]
-        self.num_returns += len(self._seen.intersection(added))
-        self._seen.update(added)
-        self.runner.forward(plan)
-        outputs = self.scheduler.apply(self.runner.sample(), float(self.num_steps))
+        outputs, _ = self._pipeline.land()
         self.num_steps += 1
         for request_id, tokens in zip(
             outputs.request_ids.tolist(), outputs.tokens.tolist(), strict=True
@@ -89,6 +101,7 @@ class OfflineEngine:
         """Step until every request has ended."""
         while self.step():
             pass
+        self._pipeline.close()
         if self.scheduler.has_work:
             raise RuntimeError("requests remain, but the scheduler plans nothing")
         self.scheduler.check()

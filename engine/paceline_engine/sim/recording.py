@@ -196,10 +196,11 @@ def _steps(rows: Sequence[Mapping[str, Any]], start_s: float) -> Iterator[Record
     for row, after in itertools.zip_longest(rows, rows[1:]):
         if row["error"]:
             continue
-        own_ms = (row["appliedS"] - row["plannedS"]) * 1e3 + row["applyMs"]
+        began_s = _began_s(row)
+        own_ms = (row["appliedS"] - began_s) * 1e3 + row["applyMs"]
         goes_on = after is not None and row["numRunning"] + row["numWaiting"] > 0
         if goes_on and after["stepId"] == row["stepId"] + 1:
-            own_ms = (after["plannedS"] - row["plannedS"]) * 1e3
+            own_ms = (_began_s(after) - began_s) * 1e3
         yield RecordedStep(
             sizes=StepFeatures(
                 num_rows=row["numRows"],
@@ -209,10 +210,16 @@ def _steps(rows: Sequence[Mapping[str, Any]], start_s: float) -> Iterator[Record
                 attention_pairs=row["attentionPairs"],
                 num_sampled=row["numSampled"],
             ),
-            started_s=row["plannedS"] - start_s,
+            started_s=began_s - start_s,
             tokens_s=row["appliedS"] - start_s,
             cycle_ms=max(own_ms, 1e-3),
         )
+
+
+def _began_s(row: Mapping[str, Any]) -> float:
+    """When a step had the engine to itself: one that was planned during another waited for that."""
+    began_s: float = row["plannedS"] + row.get("queuedMs", 0.0) / 1e3
+    return began_s
 
 
 def recorded_row(recording: Recording) -> dict[str, Any]:

@@ -48,6 +48,9 @@ class Trial:
     `check` runs after each operation, unless `is_checked` is False: checking brings the scheduler's
     arrays up to date, which an engine does not do between steps.
 
+    With `fails_late` a step's failure is known when its result is asked for, as from the thread of
+    `run.executor`: what was planned on top of it by then is not computed, and taken back with it.
+
     Attributes:
         now: seconds; each step takes `step_s`.
         outputs: request id -> tokens so far.
@@ -64,6 +67,7 @@ class Trial:
         step_s: float = 0.01,
         is_checked: bool = True,
         gives_all_back: bool = False,
+        fails_late: bool = False,
         drafter: DraftRule | None = None,
         **settings: Any,
     ) -> None:
@@ -99,6 +103,8 @@ class Trial:
         self.finished: dict[int, Finished] = {}
         self.plans: list[StepPlan] = []
         self.num_in_flight = 0
+        self._fails_late = fails_late
+        self._lost: list[int] = []  # outstanding steps without a result, the one at fault first
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -162,15 +168,24 @@ class Trial:
     # -- steps -------------------------------------------------------------------------------
 
     def plan(self) -> StepPlan | None:
-        """Plan a step and launch it; one that fails at once is reported after those before it."""
+        """Plan a step and launch it; one that fails at once is reported after those before it.
+
+        With `fails_late` it is reported when its turn comes.
+        """
         plan = self.scheduler.plan(self.now)
         self._check()
         if plan is not None:
             self.plans.append(plan)
             self.num_in_flight += 1
+            if self._lost:
+                self._lost.append(plan.step_id)
+                return plan
             try:
                 self.runner.forward(plan)
             except FakeRunnerFailed:
+                if self._fails_late:
+                    self._lost.append(plan.step_id)
+                    return plan
                 while self.num_in_flight > 1:
                     self.apply()
                 self.num_in_flight = 0
@@ -181,6 +196,9 @@ class Trial:
         """Put the oldest result in force; None if its step failed."""
         self.now += self.step_s
         step_id = self.plans[-self.num_in_flight].step_id
+        if self._lost and self._lost[0] == step_id:
+            self._fail_all()
+            return None
         self.num_in_flight -= 1
         try:
             result = self.runner.sample()
@@ -197,6 +215,12 @@ class Trial:
         for finished in outputs.finished:
             self._ended(finished)
         return outputs
+
+    def _fail_all(self) -> None:
+        lost, self._lost = self._lost, []
+        self.num_in_flight -= len(lost)
+        for step_id in lost:
+            self._fail(step_id)
 
     def _fail(self, step_id: int) -> None:
         self.scheduler.fail_step(step_id)

@@ -47,7 +47,9 @@ _PLAIN: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "block_size": ("--block-size", str),
 }
 
-TAKES = frozenset({*_PLAIN, "prefix_caching", "speculative_num_tokens"})
+_SWITCHES = {"prefix_caching": "enable-prefix-caching", "overlap": "async-scheduling"}
+
+TAKES = frozenset({*_PLAIN, *_SWITCHES, "speculative_num_tokens"})
 """Settings that stock vLLM has a flag for."""
 
 
@@ -97,9 +99,9 @@ def _arguments(spec: LLMDeploymentSpec, settings: EngineSettings, place: ModelPl
         value = getattr(settings, name)
         if name in settings.model_fields_set and value is not None:
             given.append(f"{flag}={text(value)}")
-    if "prefix_caching" in settings.model_fields_set:
-        on = settings.prefix_caching
-        given.append("--enable-prefix-caching" if on else "--no-enable-prefix-caching")
+    for name, flag in _SWITCHES.items():
+        if name in settings.model_fields_set:
+            given.append(f"--{flag}" if getattr(settings, name) else f"--no-{flag}")
     given += _speculation(spec, settings)
     return [*given, *(spec.extra_args or ())]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline_engine.core.request import FinishReason
-from paceline_engine.testing.fake_runner import Failure
+from paceline_engine.testing.fake_runner import Failure, solo_tokens
 from paceline_engine.testing.trial import Trial, tiny_limits
 
 
@@ -90,6 +90,46 @@ def test_abort_in_the_step_in_which_it_finishes_gives_one_end(max_plans: int) ->
     assert trial.finished[after].reason is FinishReason.LENGTH
     assert trial.abort(after) is None
     assert_clean(trial)
+
+
+def test_a_token_for_one_who_left_is_not_given_to_whoever_took_the_slot_meanwhile() -> None:
+    trial = Trial(max_plans=2)
+    goes = trial.submit([1] * 5, max_tokens=9)
+    first = trial.plan()
+    trial.abort(goes)
+    comes = trial.submit([2] * 5, max_tokens=9)
+    second = trial.plan()
+    assert first is not None
+    assert second is not None
+    assert first.slots.tolist() == second.slots.tolist()
+    outputs = trial.apply()
+    assert outputs is not None
+    assert outputs.request_ids.tolist() == []
+    assert trial.recorder.snapshot(trial.now).values["paceline:discarded_tokens_total"][()] == 1
+    assert_clean(trial)
+    trial.assert_solo(comes)
+
+
+def test_a_token_behind_an_end_is_not_given_to_whoever_took_the_slot_meanwhile() -> None:
+    trial = Trial(max_plans=2)
+    tokens, _ = solo_tokens(trial.request([1] * 5, max_tokens=9), trial.limits)
+    assert tokens[3] not in tokens[:3]
+    goes = trial.submit([1] * 5, max_tokens=9, stop_token_ids=(tokens[3],))
+    while goes not in trial.finished:
+        trial.step()
+    behind = trial.plans[-1]
+    comes = trial.submit([2] * 5, max_tokens=9)
+    plan = trial.plan()
+    assert plan is not None
+    assert behind.request_ids.tolist() == [goes]
+    assert behind.slots.tolist() == plan.slots.tolist()
+    outputs = trial.apply()
+    assert outputs is not None
+    assert outputs.step_id == behind.step_id
+    assert outputs.request_ids.tolist() == []
+    assert_clean(trial)
+    trial.assert_solo(goes)
+    trial.assert_solo(comes)
 
 
 @pytest.mark.parametrize("max_plans", [1, 2])

@@ -41,7 +41,7 @@ class Desk:
 
     def seat(self, tracked: TrackedRequest, cached: int = 0) -> TrackedRequest:
         self.book.left_queue(tracked)
-        self.slots.seat(tracked, cached)
+        self.slots.seat(tracked, cached, [], 0)
         self.book.seated(tracked, cached, len(tracked.token_ids))
         return tracked
 
@@ -51,7 +51,7 @@ class Desk:
     def unseat(self, tracked: TrackedRequest) -> None:
         tracked.token_ids = self.slots.known_tokens(tracked.slot)
         self.book.leaves_slot(tracked, int(self.slots.total[tracked.slot]))
-        self.slots.unseat(tracked.slot)
+        self.slots.unseat([tracked])
         self.slots.compact()
 
     def counter(self, tenant: str) -> float:

@@ -104,3 +104,14 @@ def test_a_long_prompt_whose_prefix_is_cached_is_let_in_whichever_lane_has_the_t
         trial.submit([3] * 9, max_tokens=1)
     trial.run()  # fails when a step has work and plans nothing
     trial.assert_all_solo()
+
+
+@given(budget=st.integers(0, 20), cap=st.integers(0, 10), long=WANTS, short=WANTS)
+def test_a_lane_has_room_while_one_of_its_requests_could_take_a_token(
+    budget, cap, long, short
+) -> None:
+    lanes = split(budget, cap, long, short, turn=1)
+    for _ in range(budget + 1):
+        short_one, long_one = lanes.room(1), lanes.room(cap + 1 if cap else 1000)
+        assert lanes.has_room() == (short_one > 0, long_one > 0)
+        lanes.take(min(1, max(short_one, long_one)), is_long=not short_one)

@@ -52,6 +52,7 @@ class Schedule(RuleBasedStateMachine):
         is_hopeful=st.booleans(),
         is_checked=st.booleans(),
         gives_all_back=st.sampled_from([False, False, False, True]),
+        fails_late=st.booleans(),
         one_wrong_in=st.sampled_from([None, 1, 3, 1000]),
         live=LIVE,
     )
@@ -63,6 +64,7 @@ class Schedule(RuleBasedStateMachine):
         is_hopeful,
         is_checked,
         gives_all_back,
+        fails_late,
         one_wrong_in,
         live,
     ):
@@ -82,6 +84,7 @@ class Schedule(RuleBasedStateMachine):
             max_plans=max_plans,
             is_checked=is_checked,
             gives_all_back=gives_all_back,
+            fails_late=fails_late,
             drafter=drafter,
             **self.takes(live),
         )

@@ -27,12 +27,14 @@ def tracked(number: int, prompt: int, max_tokens: int = 4) -> TrackedRequest:
 
 def test_a_slot_that_is_given_out_again_has_another_epoch() -> None:
     slots = Slots(LIMITS)
-    first = slots.seat(tracked(1, 5), 0)
+    before = tracked(1, 5)
+    first = slots.seat(before, 0, [7, 8], 0)
     epoch = int(slots.epoch[first])
-    slots.append_blocks(first, [7, 8, 9])
-    assert slots.unseat(first) == [9, 8, 7]
+    slots.append_blocks(first, [9])
+    assert slots.unseat([before]) == [[9, 8, 7]]
+    assert before.slot == -1
     slots.compact()
-    again = slots.seat(tracked(2, 5), 0)
+    again = slots.seat(tracked(2, 5), 0, [], 0)
     assert again == first
     assert slots.epoch[again] > epoch
     assert slots.blocks(again).tolist() == []
@@ -40,39 +42,39 @@ def test_a_slot_that_is_given_out_again_has_another_epoch() -> None:
 
 def test_the_order_of_admission_outlives_slots_that_are_reused() -> None:
     slots = Slots(LIMITS)
-    seats = [slots.seat(tracked(number, 5), 0) for number in range(3)]
-    slots.unseat(seats[0])
+    requests = [tracked(number, 5) for number in range(3)]
+    seats = [slots.seat(request, 0, [], 0) for request in requests]
+    slots.unseat(requests[:1])
     slots.compact()
-    slots.seat(tracked(9, 5), 0)
+    slots.seat(tracked(9, 5), 0, [], 0)
     assert slots.order.tolist() == [seats[1], seats[2], seats[0]]
     assert slots.num_free == 0
 
 
 def test_a_long_request_makes_the_arrays_wider_and_keeps_what_stood_there() -> None:
     slots = Slots(LIMITS)
-    short = slots.seat(tracked(1, 40), 0)
-    slots.append_blocks(short, [3, 4, 5])
-    long = slots.seat(tracked(2, 3000, max_tokens=1000), 0)
+    short = slots.seat(tracked(1, 40), 0, [3, 4, 5], 0)
+    long = slots.seat(tracked(2, 3000, max_tokens=1000), 0, list(range(6, 381)), 0)
     np.testing.assert_array_equal(slots.known_tokens(short), np.arange(40))
     np.testing.assert_array_equal(slots.known_tokens(long), np.arange(3000))
     assert slots.blocks(short).tolist() == [3, 4, 5]
+    assert slots.blocks(long).tolist() == list(range(6, 381))
     np.testing.assert_array_equal(slots.tokens_by_block[short, 1], np.arange(8, 16))
 
 
 def test_promised_blocks_count_only_what_is_still_missing() -> None:
     slots = Slots(LIMITS)
     for number, promised in ((1, 5), (2, 1)):
-        slot = slots.seat(tracked(number, 5), 0)
-        slots.append_blocks(slot, [10 * number, 10 * number + 1])
-        slots.promise(slot, promised)
+        slots.seat(tracked(number, 5), 0, [10 * number, 10 * number + 1], promised)
     assert slots.promised_blocks(NOTHING_SEEN) == 3
 
 
 def test_promised_blocks_follow_every_change_of_tables_and_seats() -> None:
     slots = Slots(LIMITS)
-    first, second = (slots.seat(tracked(number, 5), 0) for number in range(2))
-    slots.promise(first, 4)
-    slots.promise(second, 6)
+    first = slots.seat(tracked(0, 5), 0, [], 4)
+    assert slots.promised_blocks(NOTHING_SEEN) == 4
+    other = tracked(1, 5)
+    second = slots.seat(other, 0, [], 6)
     assert slots.promised_blocks(NOTHING_SEEN) == 10
     slots.append_blocks(first, [1, 2])
     assert slots.promised_blocks(NOTHING_SEEN) == 8
@@ -82,15 +84,13 @@ def test_promised_blocks_follow_every_change_of_tables_and_seats() -> None:
     assert slots.promised_blocks(NOTHING_SEEN) == 8
     slots.set_num_blocks(np.array([second]), np.array([3], dtype=np.int32))
     assert slots.promised_blocks(NOTHING_SEEN) == 6
-    slots.unseat(second)  # before its place in the order is dropped, too
+    slots.unseat([other])  # before its place in the order is dropped, too
     assert slots.promised_blocks(NOTHING_SEEN) == 3
 
 
 def test_blocks_beyond_what_was_promised_take_nothing_from_the_promises() -> None:
     slots = Slots(LIMITS)
-    first, second = (slots.seat(tracked(number, 5), 0) for number in range(2))
-    slots.promise(first, 2)
-    slots.promise(second, 9)
+    first, second = slots.seat(tracked(0, 5), 0, [], 2), slots.seat(tracked(1, 5), 0, [], 9)
     assert slots.promised_blocks(NOTHING_SEEN) == 11
     for number, left in enumerate((9, 7, 6, 5)):
         slots.append_one_each(np.array([first, second]), np.array([2 * number + 1, 2 * number + 2]))
@@ -101,8 +101,7 @@ def test_blocks_beyond_what_was_promised_take_nothing_from_the_promises() -> Non
 
 def test_promises_are_counted_again_when_longer_outputs_are_seen() -> None:
     slots, tail = Slots(LIMITS), OutputTail()
-    slot = slots.seat(tracked(1, 5, max_tokens=400), 0)
-    slots.promise(slot, 1)
+    slots.seat(tracked(1, 5, max_tokens=400), 0, [], 1)
     before = slots.promised_blocks(tail)
     tail.observe(300)
     assert slots.promised_blocks(tail) > before

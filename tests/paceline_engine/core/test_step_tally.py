@@ -26,7 +26,8 @@ def test_every_step_is_counted_once_however_many_there_are(count: int) -> None:
         tally.add(
             StepRecord(
                 step_id=number,
-                planned_s=1.0,
+                planned_s=0.75,
+                queued_ms=250.0,
                 applied_s=1.5,
                 budget_tokens=20 if number else 0,
                 num_decode_tokens=4,
@@ -47,3 +48,17 @@ def test_every_step_is_counted_once_however_many_there_are(count: int) -> None:
     assert histograms[metrics.STEP_DURATION].data().sum == pytest.approx(0.5 * count)
     assert len(tally.last) == min(count, STEPS_KEPT)
     assert tally.last[-1].step_id == count - 1
+
+
+def test_what_the_step_loop_adds_to_the_newest_step_is_counted() -> None:
+    counters = dict.fromkeys(COUNTERS, 0.0)
+    histograms = {family: Histogram(METRICS[family].buckets) for family in FAMILIES}
+    tally = StepTally(counters, histograms)
+    for number in range(600):
+        record = StepRecord(
+            step_id=number, planned_s=0.0, applied_s=2.0, budget_tokens=1, blocks_free=1
+        )
+        tally.add(record)
+        record.queued_ms = 1500.0
+    tally.settle()
+    assert histograms[metrics.STEP_DURATION].data().sum == pytest.approx(0.5 * 600)

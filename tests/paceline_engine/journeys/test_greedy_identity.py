@@ -63,10 +63,24 @@ def test_all_at_once_the_tokens_are_the_same(
     assert server.metric("vllm:num_requests_running") == 0
 
 
-def test_a_pool_so_small_that_most_are_preempted_changes_nothing(
-    demo_folder: Path, alone: list[Answer], tmp_path: Path
+@pytest.mark.parametrize("budget", [61, 2048])
+def test_steps_that_overlap_give_the_same_tokens(
+    server: ServerProcess, alone: list[Answer], budget: int
 ) -> None:
-    flags = ("--dtype", "float32", "--num-kv-blocks", "64", "--watermark", "0")
+    server.patch(maxNumBatchedTokens=budget, prefixCaching=True, overlap=True)
+    try:
+        assert complete_all(server) == alone
+    finally:
+        server.patch(overlap=False)
+    assert server.metric("vllm:kv_cache_usage_perc") == 0
+    assert server.metric("paceline:discarded_tokens_total") == 0  # all end by their length
+
+
+@pytest.mark.parametrize("overlap", [(), ("--overlap",)], ids=["one by one", "overlap"])
+def test_a_pool_so_small_that_most_are_preempted_changes_nothing(
+    demo_folder: Path, alone: list[Answer], tmp_path: Path, overlap: tuple[str, ...]
+) -> None:
+    flags = ("--dtype", "float32", "--num-kv-blocks", "64", "--watermark", "0", *overlap)
     with server_process(str(demo_folder), tmp_path, *flags) as server:
         # Teach the engine that outputs are short, so that it lets too many in.
         for number in range(40):

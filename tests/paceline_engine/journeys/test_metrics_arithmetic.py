@@ -37,11 +37,16 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(scope="module")
-def roomy(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+EACH_WAY = pytest.mark.parametrize("overlap", [(), ("--overlap",)], ids=["one by one", "overlap"])
+
+
+@pytest.fixture(scope="module", params=[(), ("--overlap",)], ids=["one by one", "overlap"])
+def roomy(
+    tiny: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[ServerProcess]:
     """Blocks for everybody, but a budget that cuts prompts and a batch that is full."""
     flags = ("--dtype", "float32", "--num-kv-blocks", "400")
-    flags += ("--max-num-batched-tokens", "64", "--max-num-seqs", "8")
+    flags += ("--max-num-batched-tokens", "64", "--max-num-seqs", "8", *request.param)
     with server_process(str(tiny), tmp_path_factory.mktemp("roomy"), *flags) as running:
         yield running
 
@@ -178,8 +183,11 @@ def assert_nobody_is_left(page: MetricsPage) -> None:
     assert page.total(metrics.BLOCKS, state="active") == 0
 
 
-def test_recomputed_tokens_are_counted_and_also_apart(tiny: Path, tmp_path: Path) -> None:
-    flags = ("--dtype", "float32", "--num-kv-blocks", "28", "--watermark", "0")
+@EACH_WAY
+def test_recomputed_tokens_are_counted_and_also_apart(
+    tiny: Path, tmp_path: Path, overlap: tuple[str, ...]
+) -> None:
+    flags = ("--dtype", "float32", "--num-kv-blocks", "28", "--watermark", "0", *overlap)
     with server_process(str(tiny), tmp_path, *flags) as server:
         # Teach the engine that outputs are short, so that it lets too many in.
         for number in range(40):

@@ -42,6 +42,19 @@ def test_a_busy_step_takes_until_the_next_plan_and_the_last_one_until_its_end(ra
         assert step.cycle_ms == pytest.approx(took_ms, abs=5e-3)
 
 
+def test_a_step_planned_while_another_ran_took_its_own_time_alone(ran: Simulator):
+    body = recording_of(ran, num_blocks=512)
+    own = recording.read(body).steps
+    steps = body["steps"]
+    planned = steps["plannedS"]
+    for at in range(len(planned) - 1, 0, -1):
+        steps["queuedMs"][at] = (planned[at] - planned[at - 1]) * 1e3
+        planned[at] = planned[at - 1]
+    for step, expected in zip(recording.read(body).steps, own, strict=True):
+        assert step.cycle_ms == pytest.approx(expected.cycle_ms, abs=1e-3)
+        assert step.started_s == pytest.approx(expected.started_s, abs=1e-6)
+
+
 def test_shared_prefixes_and_next_turns_are_rebuilt():
     first = SimRequest(
         arrival_s=0.0, prompt_token_ids=prompt(0, 64), num_output_tokens=40, max_tokens=40

@@ -150,6 +150,21 @@ def test_the_engine_takes_the_flags_of_speculation(drafts: int) -> None:
     assert flags.settings_from_args(settings).speculative_method == "Ngram"
 
 
+@pytest.mark.parametrize(
+    ("path", "flag"),
+    [
+        (("kvCache", "prefixCaching"), "enable-prefix-caching"),
+        (("scheduling", "overlap"), "async-scheduling"),
+    ],
+)
+def test_a_switch_of_vllm_is_a_flag_of_two_forms(path: tuple[str, str], flag: str) -> None:
+    section, field = path
+    said = {value: arguments({**VLLM, section: {field: value}}) for value in (True, False)}
+    assert f"--{flag}" in said[True]
+    assert f"--no-{flag}" in said[False]
+    assert not [argument for argument in arguments(VLLM) if flag in argument]
+
+
 def test_speculation_of_vllm_is_one_json_flag() -> None:
     speculative = {"method": "Ngram", "numTokens": 3, "maxLookup": 5}
     (flag,) = [

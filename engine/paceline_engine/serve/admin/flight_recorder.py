@@ -10,7 +10,7 @@ from paceline_engine.serve.step.engine_client import EngineInfo
 
 MAX_STEPS = 1024
 RECORDING_VERSION = 1
-PARTS = ("plan", "forward", "sample", "apply")
+PARTS = ("plan", "queued", "forward", "sample", "apply")
 
 
 def rows(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -21,6 +21,9 @@ def rows(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def chrome_trace(steps: list[dict[str, Any]]) -> dict[str, Any]:
     """Steps in the Trace Event Format, for chrome://tracing and Perfetto.
 
+    A step that was planned while another one ran has its wait among its parts, and lies in a lane
+    beside its neighbours', since spans of one lane must not overlap.
+
     Args:
         steps: of `rows`.
 
@@ -29,8 +32,10 @@ def chrome_trace(steps: list[dict[str, Any]]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     for step in steps:
         start_us = (step["plannedS"] - step["planMs"] / 1e3) * 1e6
-        total_us = sum(step[f"{part}Ms"] for part in PARTS) * 1e3
-        common = {"pid": 1, "tid": 1, "ph": "X"}
+        parts = [part for part in PARTS if part != "queued" or step["queuedMs"]]
+        total_us = sum(step[f"{part}Ms"] for part in parts) * 1e3
+        lane = 2 * (step["stepId"] % 2) if step["queuedMs"] else 0
+        common = {"pid": 1, "tid": 1 + lane, "ph": "X"}
         events.append(
             {**common, "name": f"step {step['stepId']}", "ts": start_us, "dur": total_us}
             | {"args": step}
@@ -39,9 +44,10 @@ def chrome_trace(steps: list[dict[str, Any]]) -> dict[str, Any]:
             {"pid": 1, "ph": "C", "name": "requests", "ts": start_us}
             | {"args": {"running": step["numRunning"], "waiting": step["numWaiting"]}}
         )
-        for part in PARTS:
+        for part in parts:
             duration_us = step[f"{part}Ms"] * 1e3
-            events.append({**common, "name": part, "ts": start_us, "dur": duration_us, "tid": 2})
+            span = {"name": part, "ts": start_us, "dur": duration_us, "tid": 2 + lane}
+            events.append(common | span)
             start_us += duration_us
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 

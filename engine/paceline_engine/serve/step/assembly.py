@@ -8,8 +8,10 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core.live_settings import SettingsBook
 from paceline_engine.core.scheduler import Scheduler
 from paceline_engine.core.stats import Recorder
+from paceline_engine.run.executor import StepRunner
+from paceline_engine.run.pipeline import MAX_OUTSTANDING
 from paceline_engine.serve.step.engine_client import EngineInfo, Heartbeat
-from paceline_engine.serve.step.loop import StepLoop, StepRunner
+from paceline_engine.serve.step.loop import StepLoop
 from paceline_engine.serve.step.messages import FromEngine
 
 
@@ -62,7 +64,7 @@ def assemble(
     recorder = Recorder(settings, runner.limits)
     recorder.startup(seconds_by_phase or {}, runner.kv_divergence)
     recorder.settings_applied(settings, generation=0, revision=revision)
-    scheduler = Scheduler(settings, runner.limits, recorder)
+    scheduler = Scheduler(settings, runner.limits, recorder, max_plans=MAX_OUTSTANDING)
     book = SettingsBook(settings, revision=revision)
     return StepLoop(scheduler, runner, recorder, book, clock=clock, publish=publish, beat=beat)
 

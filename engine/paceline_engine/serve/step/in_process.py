@@ -50,6 +50,7 @@ class InProcessEngineClient(MessageClient):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._loop.close()
         self.lose("Closed", "the engine was closed")
 
     def _take(self, message: ToEngine) -> None:

@@ -1,4 +1,4 @@
-"""The step loop: between two steps it takes messages, then it plans, runs and applies one step.
+"""The step loop: between two steps it takes messages, plans, and applies what a step gave.
 
 It owns no socket and no clock: a transport hands it messages and takes what it publishes, so the
 step process and the in-process client of the tests run the same code.
@@ -7,20 +7,19 @@ step process and the in-process client of the tests run the same code.
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from paceline_engine.core import step_features
 from paceline_engine.core.errors import EngineError, SettingRefused
-from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.live_settings import SettingsBook
-from paceline_engine.core.plan import StepOutputs, StepPlan, StepResult
+from paceline_engine.core.plan import StepOutputs
 from paceline_engine.core.request import Finished, Refusal
 from paceline_engine.core.scheduler import Scheduler
 from paceline_engine.core.stats import Recorder
-from paceline_engine.core.step_record import StepRecord
+from paceline_engine.run.executor import StepRunner
+from paceline_engine.run.pipeline import StepFailed, StepPipeline
 from paceline_engine.serve.admin import flight_recorder
 from paceline_engine.serve.step import token_bounds
 from paceline_engine.serve.step.engine_client import Heartbeat
@@ -52,27 +51,6 @@ class DeviceBroken(EngineError):
     """Steps keep failing, whatever is in them: the process has to end."""
 
 
-class StepRunner(Protocol):
-    """What computes a plan. `sample` belongs to the last `forward`."""
-
-    @property
-    def limits(self) -> EngineLimits:
-        """What the scheduler must know."""
-        ...
-
-    def forward(self, plan: StepPlan) -> None:
-        """Apply the plan's changes to the batch and compute it."""
-        ...
-
-    def sample(self) -> StepResult:
-        """The tokens of the last plan."""
-        ...
-
-    def do_spare_work(self) -> bool:
-        """Do a piece of work that may wait, since no request is there; whether more is left."""
-        ...
-
-
 class StepLoop:
     """Drives one scheduler and one runner.
 
@@ -100,7 +78,7 @@ class StepLoop:
         self._clock = clock
         self._publish = publish
         self._beat = beat
-        self._step_ended: float | None = None  # the last one, if nothing but it led to the next
+        self._pipeline = StepPipeline(scheduler, runner, recorder, clock)
         self._num_failures = 0
         self._accepted: list[int] = []
         self._refused: list[tuple[int, Refusal]] = []
@@ -142,7 +120,7 @@ class StepLoop:
                 self.is_stopping = True
 
     def turn(self) -> bool:
-        """Run at most one step and publish what it gave; False when nothing could be computed.
+        """Wait for at most one step and publish what it gave; False when nothing could be computed.
 
         Raises:
             DeviceBroken: steps keep failing.
@@ -150,12 +128,27 @@ class StepLoop:
         started = self._clock()
         for finished in self._scheduler.expire(started):
             self._end(finished)
-        plan = self._scheduler.plan(started)
-        if plan is None:
+        self._pipeline.fill(started)
+        if self._pipeline.is_empty:
             self._idle(started)
             return False
-        self._step(plan, started)
+        self._beat_work(self._clock(), self._pipeline.predicted_ms)
+        try:
+            outputs, applied = self._pipeline.land()
+        except StepFailed as failed:
+            self._fail(failed)
+            return True
+        self._num_failures = 0
+        for finished in outputs.finished:
+            self._end(finished)
+        self._is_stats_stale = True
+        self._beat_progress(applied)
+        self._publish_turn(outputs, applied)
         return True
+
+    def close(self) -> None:
+        """Nothing is asked of the loop any longer."""
+        self._pipeline.close()
 
     def wait_s(self) -> float | None:
         """After a turn that computed nothing: how long to wait for a message; None = for ever."""
@@ -167,64 +160,15 @@ class StepLoop:
             return max(0.0, self._stats_at_s + STATS_EVERY_S - self._clock())
         return None
 
-    def _step(self, plan: StepPlan, started: float) -> None:
-        sizes = step_features.of(plan)
-        planned = self._clock()
-        predicted_ms = self._scheduler.predict_ms(sizes)
-        self._beat_work(planned, predicted_ms)
-        try:
-            self._runner.forward(plan)
-            forwarded = self._clock()
-            result = self._runner.sample()
-        except Exception as error:
-            self._fail(plan, planned, error)
-            return
-        sampled = self._clock()
-        outputs = self._scheduler.apply(result, sampled)
-        applied = self._clock()
-        self._num_failures = 0
-        since = started if self._step_ended is None else self._step_ended
-        self._scheduler.learn(sizes, (applied - since) * 1e3)
-        self._step_ended = applied
-        self._recorder.loop_time("schedule", planned - started)
-        self._recorder.loop_time("apply", applied - sampled)
-        record = self._recorder.last_step
-        if record is not None and record.step_id == plan.step_id:
-            record.plan_ms = (planned - started) * 1e3
-            record.forward_ms = (forwarded - planned) * 1e3
-            record.sample_ms = (sampled - forwarded) * 1e3
-            record.apply_ms = (applied - sampled) * 1e3
-            if record.predicted_ms is None:
-                record.predicted_ms = predicted_ms
-        for finished in outputs.finished:
-            self._end(finished)
-        self._is_stats_stale = True
-        self._beat_progress(applied)
-        self._publish_turn(outputs, applied)
-
-    def _fail(self, plan: StepPlan, planned: float, error: Exception) -> None:
-        """Take a failed step back; end its requests when trying again did not help."""
+    def _fail(self, failed: StepFailed) -> None:
+        """A step was taken back; end its requests when trying again did not help."""
         now = self._clock()
-        self._step_ended = None
-        why = f"{type(error).__name__}: {error}"
-        sizes = step_features.of(plan)
-        self._recorder.step_failed(
-            StepRecord(
-                step_id=plan.step_id,
-                planned_s=planned,
-                applied_s=now,
-                budget_tokens=0,
-                num_rows=len(plan.slots),
-                num_prefill_tokens=sizes.num_prefill_tokens,
-                num_decode_tokens=sizes.num_decode_tokens,
-                forward_ms=(now - planned) * 1e3,
-                error=why,
-            )
-        )
+        plan, why = failed.plan, failed.why
         self._num_failures += 1
         message = f"the engine failed in step {plan.step_id}: {why}"
-        log.error("%s (failure %d in a row)", message, self._num_failures, exc_info=error)
-        self._scheduler.fail_step(plan.step_id)
+        log.error(
+            "%s (failure %d in a row)", message, self._num_failures, exc_info=failed.__cause__
+        )
         if self._num_failures % (MAX_RETRIES + 1) == 0:
             for request_id in plan.request_ids.tolist():
                 self._end(self._scheduler.fail(request_id, message, now))
@@ -234,7 +178,6 @@ class StepLoop:
             raise DeviceBroken(f"{self._num_failures} steps failed in a row, the last with {why}")
 
     def _idle(self, now: float) -> None:
-        self._step_ended = None
         if not self._scheduler.has_work:
             if self.heartbeat.has_work:
                 self._has_ended_some = True  # idle begins: gauges are read as they are now

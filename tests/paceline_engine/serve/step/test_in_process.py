@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -21,8 +22,20 @@ from paceline_engine.testing.streams import collect, make_request
 Go = Callable[[InProcessEngineClient, FakeEngine], Awaitable[None]]
 
 
-def play(tmp_path: Path, go: Go, **settings: object) -> None:
-    async def run() -> None:
+class Play(Protocol):
+    """Runs `go` against a client with these settings."""
+
+    def __call__(self, go: Go, **settings: object) -> None: ...
+
+
+@pytest.fixture(params=[False, True], ids=["one by one", "overlap"])
+def play(tmp_path: Path, request: pytest.FixtureRequest) -> Play:
+    """A client whose steps follow each other, or are planned while the one before runs."""
+
+    def run(go: Go, **settings: object) -> None:
+        asyncio.run(run_async(go, {"overlap": request.param} | settings))
+
+    async def run_async(go: Go, settings: dict[str, object]) -> None:
         runner = FakeEngine(tmp_path, EngineSettings.model_validate(settings).booted())
         client = InProcessEngineClient(runner)
         try:
@@ -30,7 +43,7 @@ def play(tmp_path: Path, go: Go, **settings: object) -> None:
         finally:
             await client.close()
 
-    asyncio.run(run())
+    return run
 
 
 async def until_idle(client: InProcessEngineClient) -> None:
@@ -41,7 +54,7 @@ async def until_idle(client: InProcessEngineClient) -> None:
         is_busy = client.heartbeat.has_work or client.stats.value(metrics.RUNNING) > 0
 
 
-def test_outputs_are_those_of_a_request_alone(tmp_path: Path) -> None:
+def test_outputs_are_those_of_a_request_alone(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         requests = [
             make_request(i, tuple(range(i, 40 + i)), max_tokens=1 + i % 7) for i in range(30)
@@ -52,10 +65,10 @@ def test_outputs_are_those_of_a_request_alone(tmp_path: Path) -> None:
             assert (tokens, finished.reason) == solo_tokens(request, runner.limits)
             assert finished.num_output_tokens == len(tokens)
 
-    play(tmp_path, go, maxNumBatchedTokens=64, maxNumSeqs=8)
+    play(go, maxNumBatchedTokens=64, maxNumSeqs=8)
 
 
-def test_gauges_are_zero_after_every_client_has_gone(tmp_path: Path) -> None:
+def test_gauges_are_zero_after_every_client_has_gone(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         streams = [await client.submit(make_request(i, max_tokens=500)) for i in range(20)]
         for stream in streams:
@@ -71,11 +84,11 @@ def test_gauges_are_zero_after_every_client_has_gone(tmp_path: Path) -> None:
         assert client.num_open_streams == 0
         assert await client.requests() == []
 
-    play(tmp_path, go, maxNumSeqs=4)
+    play(go, maxNumSeqs=4)
 
 
 @pytest.mark.parametrize("num_turns", range(6))
-def test_an_abort_in_any_state_gives_its_blocks_back(tmp_path: Path, num_turns: int) -> None:
+def test_an_abort_in_any_state_gives_its_blocks_back(play: Play, num_turns: int) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         request = make_request(1, tuple(range(100)), max_tokens=3)
         submitting = asyncio.create_task(client.submit(request))
@@ -88,10 +101,10 @@ def test_an_abort_in_any_state_gives_its_blocks_back(tmp_path: Path, num_turns: 
         await until_idle(client)
         assert client.stats.value(metrics.KV_USAGE) == 0.0
 
-    play(tmp_path, go, maxNumBatchedTokens=32)
+    play(go, maxNumBatchedTokens=32)
 
 
-def test_a_stop_string_ends_the_request_after_so_many_tokens(tmp_path: Path) -> None:
+def test_a_stop_string_ends_the_request_after_so_many_tokens(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         stream = await client.submit(make_request(1, max_tokens=400))
         tokens: list[int] = []
@@ -104,10 +117,10 @@ def test_a_stop_string_ends_the_request_after_so_many_tokens(tmp_path: Path) -> 
         assert delta.finished is not None
         assert (delta.finished.reason, delta.finished.num_output_tokens) == (FinishReason.STOP, 5)
 
-    play(tmp_path, go)
+    play(go)
 
 
-def test_a_full_queue_refuses_with_a_time_to_come_back(tmp_path: Path) -> None:
+def test_a_full_queue_refuses_with_a_time_to_come_back(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         submits = [
             asyncio.create_task(client.submit(make_request(i, max_tokens=300))) for i in range(10)
@@ -117,10 +130,10 @@ def test_a_full_queue_refuses_with_a_time_to_come_back(tmp_path: Path) -> None:
         assert refused
         assert all(one.status == 503 and one.retry_after_s for one in refused)
 
-    play(tmp_path, go, maxNumSeqs=1, queueMaxRequests=2)
+    play(go, maxNumSeqs=1, queueMaxRequests=2)
 
 
-def test_a_deadline_that_passes_in_the_queue_is_answered(tmp_path: Path) -> None:
+def test_a_deadline_that_passes_in_the_queue_is_answered(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         await client.submit(make_request(1, max_tokens=10_000))
         late = await client.submit(make_request(2, timeout_s=0.02))
@@ -128,11 +141,11 @@ def test_a_deadline_that_passes_in_the_queue_is_answered(tmp_path: Path) -> None
         assert (tokens, finished.reason) == ([], FinishReason.TIMEOUT)
         client.abort(1)
 
-    play(tmp_path, go, maxNumSeqs=1, numKvBlocks=2000)
+    play(go, maxNumSeqs=1, numKvBlocks=2000)
 
 
 @pytest.mark.slow
-def test_a_patch_under_load_kills_nothing_and_changes_no_output(tmp_path: Path) -> None:
+def test_a_patch_under_load_kills_nothing_and_changes_no_output(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         requests = [make_request(i, tuple(range(i, i + 50)), max_tokens=60) for i in range(12)]
         streams = await asyncio.gather(*map(client.submit, requests))
@@ -152,7 +165,7 @@ def test_a_patch_under_load_kills_nothing_and_changes_no_output(tmp_path: Path) 
         await until_idle(client)
         assert client.stats.value(metrics.SETTINGS_GENERATION) == generation
 
-    play(tmp_path, go, maxNumSeqs=6, maxNumBatchedTokens=128, bootMaxNumSeqs=12)
+    play(go, maxNumSeqs=6, maxNumBatchedTokens=128, bootMaxNumSeqs=12)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +180,7 @@ def test_a_patch_under_load_kills_nothing_and_changes_no_output(tmp_path: Path) 
     ],
 )
 def test_a_refused_change_leaves_everything_as_it_was(
-    tmp_path: Path, changes: dict[str, object], revision: int | None, status: int, field: str
+    play: Play, changes: dict[str, object], revision: int | None, status: int, field: str
 ) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         before = await client.settings()
@@ -176,10 +189,10 @@ def test_a_refused_change_leaves_everything_as_it_was(
         assert (refused.value.status, refused.value.field) == (status, field)
         assert await client.settings() == before
 
-    play(tmp_path, go, maxNumSeqs=4, bootMaxNumSeqs=8)
+    play(go, maxNumSeqs=4, bootMaxNumSeqs=8)
 
 
-def test_a_step_that_fails_once_is_tried_again(tmp_path: Path) -> None:
+def test_a_step_that_fails_once_is_tried_again(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         request = make_request(1, tuple(range(40)), max_tokens=20)
         stream = await client.submit(request)
@@ -187,12 +200,14 @@ def test_a_step_that_fails_once_is_tried_again(tmp_path: Path) -> None:
         tokens, finished = await collect(stream)
         assert (tokens, finished.reason) == solo_tokens(request, runner.limits)
         failed = [step["error"] for step in await client.steps(100) if step["error"]]
-        assert len(failed) == MAX_RETRIES
+        assert len([why for why in failed if "the device says no" in why]) == MAX_RETRIES
+        behind = failed[1::2] if len(failed) > MAX_RETRIES else []
+        assert all("before it failed" in why for why in behind)
 
-    play(tmp_path, go)
+    play(go)
 
 
-def test_a_step_that_goes_on_failing_ends_its_requests_with_an_error(tmp_path: Path) -> None:
+def test_a_step_that_goes_on_failing_ends_its_requests_with_an_error(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         runner.fail_steps = MAX_RETRIES + 1
         _, finished = await collect(await client.submit(make_request(1)))
@@ -204,10 +219,10 @@ def test_a_step_that_goes_on_failing_ends_its_requests_with_an_error(tmp_path: P
         await until_idle(client)
         assert client.stats.value(metrics.KV_USAGE) == 0.0
 
-    play(tmp_path, go)
+    play(go)
 
 
-def test_a_broken_device_is_not_served_with(tmp_path: Path) -> None:
+def test_a_broken_device_is_not_served_with(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         runner.fail_steps = MAX_FAILURES
         for request_id in (1, 2):
@@ -217,31 +232,33 @@ def test_a_broken_device_is_not_served_with(tmp_path: Path) -> None:
             await client.submit(make_request(3))
         assert (client.startup.phase, client.startup.reason) == ("Failed", "DeviceBroken")
 
-    play(tmp_path, go)
+    play(go)
 
 
-def test_failures_with_finished_steps_between_them_break_no_device(tmp_path: Path) -> None:
+def test_failures_with_finished_steps_between_them_break_no_device(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         for request_id in range(MAX_FAILURES):
             runner.fail_steps = MAX_RETRIES
             _, finished = await collect(await client.submit(make_request(request_id)))
             assert finished.reason is FinishReason.LENGTH
 
-    play(tmp_path, go)
+    play(go)
 
 
-def test_the_flight_recorder_says_what_steps_did(tmp_path: Path) -> None:
+def test_the_flight_recorder_says_what_steps_did(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         await collect(await client.submit(make_request(1, tuple(range(40)), max_tokens=5)))
         steps = await client.steps(100)
         assert sum(step["numPrefillTokens"] + step["numDecodeTokens"] for step in steps) == 44
         assert all(step["forwardMs"] > 0 and step["predictedMs"] is not None for step in steps)
         assert await client.steps(1) == steps[-1:]
+        overlaps = (await client.settings()).settings.overlap
+        assert any(step["queuedMs"] > 0 for step in steps) == overlaps
 
-    play(tmp_path, go, maxNumBatchedTokens=16)
+    play(go, maxNumBatchedTokens=16)
 
 
-def test_the_heartbeat_tells_idle_from_working(tmp_path: Path) -> None:
+def test_the_heartbeat_tells_idle_from_working(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         idle = client.heartbeat
         began = time.monotonic()
@@ -253,10 +270,10 @@ def test_the_heartbeat_tells_idle_from_working(tmp_path: Path) -> None:
         await until_idle(client)
         assert client.heartbeat.last_progress_s >= working.last_progress_s
 
-    play(tmp_path, go)
+    play(go)
 
 
-def test_a_cached_prefix_is_told_and_forgotten_on_demand(tmp_path: Path) -> None:
+def test_a_cached_prefix_is_told_and_forgotten_on_demand(play: Play) -> None:
     async def go(client: InProcessEngineClient, runner: FakeEngine) -> None:
         prompt = tuple(range(64))
         for request_id, cached in ((1, 0), (2, 48), (3, 0)):
@@ -265,4 +282,4 @@ def test_a_cached_prefix_is_told_and_forgotten_on_demand(tmp_path: Path) -> None
             if request_id == 2:
                 assert await client.reset_prefix_cache() > 0
 
-    play(tmp_path, go)
+    play(go)

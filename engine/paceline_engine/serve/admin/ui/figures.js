@@ -22,7 +22,8 @@ export function spans(steps, from, to, least) {
   let open = null;
   for (const step of steps) {
     if (step.appliedS < from || step.plannedS > to) continue;
-    const starts = step.plannedS - step.planMs / 1e3;
+    // A step that was planned while another one ran begins when that is done.
+    const starts = step.plannedS - (step.planMs - (step.queuedMs ?? 0)) / 1e3;
     if (open && (open.to - open.from >= least || starts - open.to > Math.max(least, 0.05))) {
       if (starts - open.to <= Math.max(least, 0.05)) open.to = starts;
       made.push(open);
