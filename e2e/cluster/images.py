@@ -165,7 +165,7 @@ def load(node: Node, image: bytes) -> None:
         load_file(node, Path(file.name))
 
 
-def load_file(node: Node, path: Path) -> None:
+def load_file(node: Node, path: Path, *, timeout_s: float = 300) -> None:
     """Import an archive that lies in a file, e.g. one that `podman save` wrote."""
     command = [
         "nice",
@@ -180,7 +180,7 @@ def load_file(node: Node, path: Path) -> None:
         "import",
         path,
     ]
-    run([str(word) for word in command], timeout_s=300)
+    run([str(word) for word in command], timeout_s=timeout_s)
 
 
 def is_answering(node: Node) -> bool:

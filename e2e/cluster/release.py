@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import host_volumes, images, operator_image, operator_process
+from cluster import built_images, host_volumes, images, operator_process
 from cluster.binaries import program
 from cluster.client import Document
 from cluster.host_volumes import CHECKOUT
@@ -56,7 +56,7 @@ def values_of(image: Image, namespace: str) -> Document:
 def built_values() -> Document:
     """A release whose operator is the built image, with nothing of this machine in it."""
     operator = {
-        "image": {**parts(operator_image.TAG), "pullPolicy": "Never"},
+        "image": {**parts(built_images.OPERATOR), "pullPolicy": "Never"},
         "resources": {"requests": {"cpu": "50m"}},
     }
     return {"scope": "Namespaced", "operator": operator}

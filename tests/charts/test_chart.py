@@ -329,6 +329,14 @@ WRONG: dict[str, tuple[Document, str]] = {
         {"prometheus": {"useServiceAccountToken": True, "bearerTokenSecret": {"name": "x"}}},
         "prometheus",
     ),
+    "a label that selects the operator": (
+        {"commonLabels": {"app.kubernetes.io/name": "mine"}},
+        "app.kubernetes.io/name",
+    ),
+    "another on its pods alone": (
+        {"operator": {"podLabels": {"app.kubernetes.io/instance": "mine"}}},
+        "app.kubernetes.io/instance",
+    ),
     "a short digest": ({"engine": {"image": {"repository": "x", "digest": "sha256:0"}}}, "digest"),
 }
 

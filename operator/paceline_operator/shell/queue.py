@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from paceline_operator.shell.cache import Key
-from paceline_operator.shell.errors import LeaseLost
+from paceline_operator.shell.errors import LeaseLost, ShellError
 
 _log = logging.getLogger(__name__)
 FIRST_BACK_OFF_S = 0.25
@@ -100,13 +100,15 @@ class WorkQueue:
             again = await self._work(key)
         except LeaseLost:
             raise
-        except Exception:
+        except Exception as error:
             times = self._failed.get(key, (0, 0.0))[0] + 1
             again = min(MAX_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (times - 1))
             self._failed[key] = (times, self._clock() + again)
             self.num_failed += 1
             level = logging.WARNING if times < 3 else logging.ERROR
-            _log.log(level, "%s/%s failed, again in %.2f s", *key, again, exc_info=True)
+            # What a border has put into words needs no traceback: an outage has one for each key.
+            told = None if isinstance(error, ShellError) else error
+            _log.log(level, "%s/%s failed, again in %.2f s: %s", *key, again, error, exc_info=told)
         else:
             self._failed.pop(key, None)
             self.num_done += 1

@@ -85,7 +85,7 @@ class Session:
                     text = await answer.read()
                     code, wait = answer.status, answer.headers.get("Retry-After", "1")
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise ApiUnreachable(f"{method} {path}: {error or type(error).__name__}") from error
+                raise ApiUnreachable(f"{method} {path}: {_words(error)}") from error
             if code == 401 and not is_last:
                 await self._renew(http)
                 continue
@@ -107,7 +107,7 @@ class Session:
         try:
             return await http.ws_connect(path, params=params, protocols=(protocol,))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiUnreachable(f"{path}: {error or type(error).__name__}") from error
+            raise ApiUnreachable(f"{path}: {_words(error)}") from error
 
     async def _open(self) -> aiohttp.ClientSession:
         if self._http is None:
@@ -139,6 +139,11 @@ class Session:
             timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=10.0),
             trust_env=info.trust_env,
         )
+
+
+def _words(error: BaseException) -> str:
+    """A time-out has none of its own."""
+    return str(error) or type(error).__name__
 
 
 def _read(code: int, answer: bytes) -> dict[str, Any]:

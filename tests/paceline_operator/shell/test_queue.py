@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from paceline_operator.shell.cache import Key
-from paceline_operator.shell.errors import LeaseLost
+from paceline_operator.shell.errors import ApiUnreachable, LeaseLost
 from paceline_operator.shell.queue import WorkQueue
 
 A, B = ("n", "a"), ("n", "b")
@@ -104,6 +104,33 @@ def test_a_key_that_fails_waits_longer_each_time_and_events_do_not_shorten_it() 
         running.cancel()
 
     play(script)
+
+
+@pytest.mark.parametrize(
+    ("error", "has_traceback"),
+    [(ApiUnreachable("GET /x: TimeoutError"), False), (ZeroDivisionError("a bug"), True)],
+)
+def test_a_failure_is_told_in_words_and_a_bug_with_its_traceback(
+    error: Exception, has_traceback: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script() -> None:
+        failed = asyncio.Event()
+
+        async def work(_: Key) -> None:
+            failed.set()
+            raise error
+
+        queue = WorkQueue(work, 1)
+        running = asyncio.create_task(queue.run())
+        queue.add(A)
+        await failed.wait()
+        await asyncio.sleep(0)
+        running.cancel()
+
+    play(script)
+    (record,) = caplog.records
+    assert str(error) in record.getMessage()
+    assert bool(record.exc_info) is has_traceback
 
 
 def test_an_earlier_wish_wins_over_a_later_one() -> None:
