@@ -156,9 +156,11 @@ class Supervisor:
                 member.num_failures = 0
             wait_s = back_off_s(member.num_failures)
             member.num_failures += 1
+            last_words = self.log_tail(index)[-1:] if code > 0 else []
             self._report(
-                f"replica {index} ended ({exit_text(code)}); it starts again in {wait_s:g} s with "
-                f"the settings in force. Its log: {self._files.log_of(index)}"
+                f"replica {index} ended ({': '.join([exit_text(code), *last_words])}); it starts "
+                f"again in {wait_s:g} s with the settings in force. Its log: "
+                f"{self._files.log_of(index)}"
             )
             member.is_restarted = True
             member.num_restarts += 1

@@ -107,9 +107,10 @@ class RecordedEngine:
             answer = httpx.request(
                 method, self._url + path, headers=self._headers, json=body, timeout=_TIMEOUT_S
             )
-            answer.raise_for_status()
-            found: dict[str, Any] = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
+            if answer.is_error:
+                raise ValueError(f"HTTP {answer.status_code}: {answer.text[:200]}")
+            found: dict[str, Any] = dict(answer.json())
+        except (httpx.HTTPError, httpx.InvalidURL, TypeError, ValueError) as error:
             raise BenchFailed(
                 f"the admin port must answer {path}, got {error}; check --admin-url and "
                 "--admin-token-file"

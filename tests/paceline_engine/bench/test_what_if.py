@@ -1,5 +1,6 @@
 """A prediction against what came, on a tiny model."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from paceline_engine.bench import serve, what_if
 from paceline_engine.bench.client import Load, Target
 from paceline_engine.bench.recorded import RecordedEngine, Run
+from paceline_engine.bench.serve import BenchFailed
 from paceline_engine.bench.workloads import Vocabulary
+from paceline_engine.testing.loop_server import Receive, Scope, Send, serving_here
 from paceline_engine.testing.server_process import server_process
 from paceline_engine.testing.tiny_model import write_tiny_model
 
@@ -44,3 +47,39 @@ def test_a_change_is_predicted_made_measured_and_taken_back(tmp_path: Path):
         "mixed: with maxNumBatchedTokens=32, and what was predicted of it",
     ]
     assert len(lines) == 2 * 7
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (401, b"no token", "got HTTP 401: no token; check"),
+        (200, b"[1]", "got "),
+        (200, b"<", "got "),
+    ],
+)
+def test_an_admin_port_that_answers_something_else_is_told_in_one_line(
+    status: int, body: bytes, told: str
+):
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async def test() -> None:
+        async with serving_here(app) as url:
+            engine = RecordedEngine(plan_of(url), url)
+            with pytest.raises(
+                BenchFailed, match=f"must answer /v1/paceline/settings, {told}"
+            ) as e:
+                await asyncio.to_thread(engine.settings)
+            assert len(str(e.value).splitlines()) == 1
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def plan_of(url: str) -> serve.BenchPlan:
+    return serve.BenchPlan(
+        target=Target(base_url=url, model="m"),
+        load=Load(),
+        names=(),
+        vocabulary=Vocabulary.random_ids(10, 250),
+    )
