@@ -145,6 +145,23 @@ def test_the_first_of_two_equal_contents_keeps_the_key():
     assert pool.find(key(1)) == first
 
 
+def test_of_equal_contents_that_are_named_together_the_first_keeps_the_key():
+    pool = BlockPool(5)
+    first, second, other = pool.allocate(3)
+    assert pool.set_keys([first, second, other], [key(1), key(1), key(2)]) == [first, other]
+    assert pool.find(key(1)) == first
+    pool.check({first: 1, second: 1, other: 1})
+
+
+def test_a_block_that_has_a_key_keeps_it_when_others_get_theirs():
+    pool = BlockPool(5)
+    named, other = pool.allocate(2)
+    assert pool.set_key(named, key(1))
+    assert pool.set_keys([named, other], [key(3), key(2)]) == [other]
+    assert (pool.find(key(1)), pool.find(key(3))) == (named, None)
+    pool.check({named: 1, other: 1})
+
+
 def test_allocation_and_release_do_the_same_work_in_a_small_and_a_large_pool():
     """Counted, not timed: what a pool touches must not grow with its size."""
 

@@ -221,6 +221,33 @@ def test_what_runs_is_forecast_only_where_blocks_may_get_short(
     assert (trial.scheduler._state.slots._num_seen >= 0) == is_forecast
 
 
+def test_what_the_rest_of_a_prompt_needs_is_kept_from_who_is_admitted_behind_it() -> None:
+    limits = tiny_limits(num_blocks=13, block_size=8)
+    trial = Trial(limits, watermark="0", long_prefill_tokens=8, max_num_batched_tokens=64)
+    trial.expect_short_outputs()
+    trial.submit([1] * 8, max_tokens=72)
+    trial.step()
+    trial.submit([2] * 72, max_tokens=1)
+    trial.submit([3] * 24, max_tokens=1)
+    trial.step()
+    assert started(trial) == [0, 1]
+    trial.run()
+    trial.assert_all_solo()
+
+
+def test_who_finds_no_blocks_behind_what_runs_waits_in_the_queue() -> None:
+    trial = Trial(tiny_limits(num_blocks=9, block_size=8), queue_max_requests=1)
+    for number in range(2):
+        trial.submit([number] * 8, max_tokens=40)
+        if not number:
+            trial.step()
+    refusal = trial.offer(trial.request([2] * 8, max_tokens=40))
+    assert refusal is not None
+    assert refusal.status == 503
+    trial.run()
+    trial.assert_all_solo()
+
+
 def is_preempted(described: dict[str, Any]) -> bool:
     return described["state"] == "preempted"
 
