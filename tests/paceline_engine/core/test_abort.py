@@ -132,6 +132,26 @@ def test_a_token_behind_an_end_is_not_given_to_whoever_took_the_slot_meanwhile()
     trial.assert_solo(comes)
 
 
+def test_when_a_step_fails_whoever_took_a_slot_meanwhile_begins_where_it_began() -> None:
+    trial = Trial(max_plans=2, prefix_caching=False)
+    goes = trial.submit([1] * 15, max_tokens=30)
+    for _ in range(3):
+        trial.step()
+    trial.apply()
+    trial.runner.fail_next(Failure.IN_SAMPLE)
+    first = trial.plan()
+    trial.abort(goes)
+    comes = trial.submit([2] * 40, max_tokens=9)
+    second = trial.plan()
+    assert first is not None
+    assert second is not None
+    assert first.slots.tolist() == second.slots.tolist()
+    assert first.starts[0] > second.starts[0] == 0
+    trial.scheduler.fail_step(first.step_id)
+    (described,) = trial.scheduler.describe(trial.now)
+    assert (described["id"], described["num_computed_tokens"]) == (comes, 0)
+
+
 @pytest.mark.parametrize("max_plans", [1, 2])
 def test_abort_twice_gives_one_end(max_plans: int) -> None:
     trial = Trial(max_plans=max_plans)

@@ -115,3 +115,11 @@ def test_a_lane_has_room_while_one_of_its_requests_could_take_a_token(
         short_one, long_one = lanes.room(1), lanes.room(cap + 1 if cap else 1000)
         assert lanes.has_room() == (short_one > 0, long_one > 0)
         lanes.take(min(1, max(short_one, long_one)), is_long=not short_one)
+
+
+def test_a_long_prompt_that_came_first_is_not_overtaken_by_a_short_one_for_the_next_seat() -> None:
+    trial = Trial(ROOMY, max_num_seqs=1, long_prefill_tokens=8)
+    for length in (3, 30, 4):
+        trial.submit([length] * length, max_tokens=2)
+    trial.run()
+    assert [added.request_id for plan in trial.plans for added in plan.added] == [0, 1, 2]
