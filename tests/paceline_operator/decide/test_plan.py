@@ -13,6 +13,7 @@ from paceline_operator.decide import plan as planning
 from paceline_operator.decide.actions import Apply, Delete, Event, WriteStatus
 from paceline_operator.decide.observed import Config, Inputs, Observed, WriteFailure
 from paceline_operator.render.names import INPUTS_ANNOTATION
+from paceline_operator.resources import objects
 from paceline_operator.testing.world import START, World
 from paceline_operator.testing.worlds import settled, spec_of
 
@@ -43,7 +44,8 @@ def test_the_first_visit_gives_every_condition() -> None:
 
 def test_pods_start_only_when_their_config_map_is_there() -> None:
     world = World(spec_of())
-    world.reconcile()
+    kinds = [action.target.partition("/")[0] for action in world.plan().actions]
+    world.reconcile(at_most=kinds.index("Deployment") + 1)  # killed before the next write
     (deployment,) = world.store.of_kind("Deployment")
     assert deployment["spec"]["replicas"] == 0
     assert world.store.of_kind("ConfigMap") == []
@@ -202,6 +204,20 @@ def test_a_kind_that_the_cluster_does_not_know_is_not_written_but_told() -> None
     world.edit(spec_of())
     world.settle()
     assert world.store.of_kind("InferencePool") == []
+
+
+def test_a_new_deployment_and_the_settings_that_it_owns_are_one_plan() -> None:
+    world = World(spec_of())
+    plan = world.reconcile()
+    (made,) = world.store.of_kind("Deployment")
+    (owned,) = world.store.of_kind("ConfigMap")
+    assert made["spec"]["replicas"] == 0
+    assert objects.controller_uid(owned) == objects.uid(made)
+    targets = [action.target for action in plan.actions]
+    place = targets.index(f"Deployment/{objects.name(made)}")
+    assert targets[place + 1] == f"ConfigMap/{objects.name(made)}"
+    left = [action.target for action in world.plan().actions if isinstance(action, Apply)]
+    assert left == [f"Deployment/{objects.name(made)}"], "its count alone"
 
 
 def test_a_definition_older_than_the_operator_is_told_and_its_upgrade_noticed() -> None:

@@ -19,4 +19,4 @@ def test_a_new_deployment_costs_six_writes_and_no_look_for_what_others_write() -
         "PATCH configmaps": 1,
     }
     assert cost.events_each == 8, "the Deployment controller's two among them"
-    assert cost.looks_each < 4, "one for the first writes, one for the ConfigMap, one to see it"
+    assert cost.looks_each < 3, "one that writes, and one that sees nothing left"
