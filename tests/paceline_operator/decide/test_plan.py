@@ -61,7 +61,7 @@ def test_ready_without_pods_is_said_only_once_all_that_serves_is_there() -> None
         world.reconcile()
         said.append((world.condition("Ready"), len(world.store.of_kind("ConfigMap"))))
     pending, ready = ("False", "ChildrenPending"), ("True", "ScaledToZero")
-    assert said == [(pending, 0), (pending, 1), (ready, 1), (ready, 1)]
+    assert said == [(pending, 1), (ready, 1), (ready, 1), (ready, 1)]
     assert world.journal.count("WriteStatus LLMDeployment/status") == 2
     del world.store.objects["Service", "demo"]
     world.reconcile()
