@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, StringConstraints
 
 from paceline_crds.fields import Text
+from paceline_crds.flags import flag_of
 from paceline_crds.group import Group, settings_at
 from paceline_crds.knob import ChangeClass, Knob
 from paceline_crds.objective import Objective
@@ -105,7 +106,7 @@ def _flags_with_a_place_in_spec() -> tuple[str, ...]:
     for name, knob in knobs().items():
         if not knob.spec:
             continue
-        flag = knob.flag or "--" + name.replace("_", "-")
+        flag = flag_of(name)
         taken.append(flag)
         if EngineSettings.model_fields[name].annotation is bool:
             taken.append("--no-" + flag.removeprefix("--"))

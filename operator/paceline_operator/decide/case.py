@@ -35,8 +35,9 @@ class Case:
         spec: None if it cannot be served.
         values: live settings as wanted; None where there is no settings API.
         engine_decided: settings (snake_case) that nobody sets and an engine decides.
-        texts: camelCase -> value as it was wanted last, to tell whether a revision is due.
+        refusal: why the wanted template cannot be rendered.
         raised: boot maxima that spec went above.
+        in_template: snake_case name -> value, of what new pods are needed for.
     """
 
     identity: Identity

@@ -33,10 +33,10 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside of the pod
 _LOOPBACK = "127.0.0.1"
 _FIELD_MANAGER = "paceline-operator"
-_YOUNG = 10_000
-"""New objects after which cycles are looked for; Python's 700 are those of three deployments."""
 _WATCHES_END_S = 10.0
 """Watches have so long to say why they end: kopf gives those that did not fail five seconds."""
+_YOUNG = 10_000
+"""New objects after which cycles are looked for; Python's 700 are those of three deployments."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
