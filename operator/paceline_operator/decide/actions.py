@@ -25,6 +25,9 @@ class Apply:
     resource_version: str | None = None
     is_optional: bool = False
     """Serving does not need it: a refusal does not end the plan."""
+    owner: str = ""
+    """Name of a Deployment that an earlier action of this plan makes: only then is its uid known,
+    and whoever carries the plan out puts it in (`settings_map.owned`)."""
 
     @property
     def stops_plan(self) -> bool:

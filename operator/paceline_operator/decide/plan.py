@@ -154,8 +154,11 @@ class _Round:
         ready_to_run = True
         if self.case.template is not None and self._deployment(self.case.hash) is None:
             # Without pods at first: they would wait for the ConfigMap that this Deployment owns.
-            acts += writes.apply(pods.deployment(identity, self.case.template, 0, owner))
+            made = writes.apply(pods.deployment(identity, self.case.template, 0, owner))
+            acts += made
             ready_to_run = False
+            if made and push is not None:
+                acts += self._first_config_map(writes, push)
         if push is not None:
             acts += self._config_maps(writes, push)
             acts += push.patches
@@ -184,21 +187,27 @@ class _Round:
             *writes.apply(policy, is_optional=True),
         ]
 
+    def _first_config_map(self, writes: Writes, push: Push) -> list[Action]:
+        """That of the Deployment which this plan makes: it is complete once that has a uid."""
+        name = names.child(self.case.identity.name, self.case.hash)
+        applies = writes.apply(self._config_map(push, self.case.hash, None))
+        return [replace(item, owner=name) for item in applies]
+
     def _config_maps(self, writes: Writes, push: Push) -> list[Action]:
         acts: list[Action] = []
         for child in self.children.all("Deployment"):
             digest = pin.hash_of(child)
             if digest in push.maps:
-                acts += writes.apply(
-                    settings_map.config_map(
-                        self.case.identity,
-                        digest,
-                        push.maps[digest],
-                        self.observed.admin_token_digests,
-                        settings_map.owner_reference(child),
-                    )
-                )
+                owner = settings_map.owner_reference(child)
+                acts += writes.apply(self._config_map(push, digest, owner))
         return acts
+
+    def _config_map(
+        self, push: Push, digest: str, owner: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        tokens = self.observed.admin_token_digests
+        identity = self.case.identity
+        return settings_map.config_map(identity, digest, push.maps[digest], tokens, owner)
 
     def _counts(self, writes: Writes, rolled: Rollout, push: Push | None) -> list[Action]:
         """Every Deployment with its count; the wanted one also with its template."""

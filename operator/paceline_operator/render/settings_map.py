@@ -119,3 +119,9 @@ def owner_reference(deployment: objects.Object) -> dict[str, Any]:
         "controller": True,
         "blockOwnerDeletion": False,
     }
+
+
+def owned(manifest: Mapping[str, Any], deployment: objects.Object) -> dict[str, Any]:
+    """A ConfigMap that was rendered before its Deployment was made, with it as controller."""
+    metadata = {**manifest["metadata"], **pods.owned_by(owner_reference(deployment))}
+    return {**manifest, "metadata": metadata}

@@ -23,6 +23,7 @@ from paceline_operator.decide.actions import (
     Plan,
     WriteStatus,
 )
+from paceline_operator.render import settings_map
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
 from paceline_operator.shell.cache import Cache
@@ -126,7 +127,7 @@ class Executor:
         match action:
             case Apply():
                 made = await self.cluster.apply(
-                    action.manifest, action.uid, action.resource_version
+                    self._whole(action, seen), action.uid, action.resource_version
                 )
                 self.cache.see(action.manifest["kind"], made)
             case Delete():
@@ -158,6 +159,21 @@ class Executor:
                 await self.cluster.create_event(
                     document, action.type, action.reason, action.message, self.clock()
                 )
+
+    def _whole(self, action: Apply, seen: Gathered) -> Mapping[str, Any]:
+        """The manifest, with the owner that this plan has made.
+
+        Raises:
+            ApiRefused: 409 if that has gone already.
+        """
+        if not action.owner:
+            return action.manifest
+        document = seen.observed.deployment
+        key = objects.text(document, "metadata", "namespace"), objects.name(document)
+        for child in self.cache.family("Deployment", key):
+            if objects.name(child) == action.owner:
+                return settings_map.owned(action.manifest, child)
+        raise ApiRefused(CONFLICT, "Conflict", f"Deployment {action.owner} has gone")
 
     async def _write_status(
         self, action: WriteStatus, document: Mapping[str, Any], memory: Memory

@@ -23,7 +23,7 @@ from paceline_operator.decide.actions import (
     WriteStatus,
 )
 from paceline_operator.decide.observed import CHILD_KINDS, Config, Inputs, Observed
-from paceline_operator.render import names
+from paceline_operator.render import names, settings_map
 from paceline_operator.resources import objects
 from paceline_operator.testing import engine as engines
 from paceline_operator.testing import shape
@@ -217,8 +217,12 @@ class World:
         self.journal.append(f"{type(action).__name__} {action.target}")
         match action:
             case Apply():
+                manifest = action.manifest
+                if action.owner:
+                    owner = self.store.objects["Deployment", action.owner]
+                    manifest = settings_map.owned(manifest, owner)
                 self.store.apply(
-                    action.manifest,
+                    manifest,
                     self.config.field_manager,
                     self.now,
                     uid=action.uid,

@@ -44,7 +44,8 @@ def test_the_first_visit_gives_every_condition() -> None:
 
 def test_pods_start_only_when_their_config_map_is_there() -> None:
     world = World(spec_of())
-    world.reconcile()
+    kinds = [action.target.partition("/")[0] for action in world.plan().actions]
+    world.reconcile(at_most=kinds.index("Deployment") + 1)  # killed before the next write
     (deployment,) = world.store.of_kind("Deployment")
     assert deployment["spec"]["replicas"] == 0
     assert world.store.of_kind("ConfigMap") == []
@@ -60,7 +61,7 @@ def test_ready_without_pods_is_said_only_once_all_that_serves_is_there() -> None
         world.reconcile()
         said.append((world.condition("Ready"), len(world.store.of_kind("ConfigMap"))))
     pending, ready = ("False", "ChildrenPending"), ("True", "ScaledToZero")
-    assert said == [(pending, 0), (pending, 1), (ready, 1), (ready, 1)]
+    assert said == [(pending, 1), (ready, 1), (ready, 1), (ready, 1)]
     assert world.journal.count("WriteStatus LLMDeployment/status") == 2
     del world.store.objects["Service", "demo"]
     world.reconcile()
@@ -219,6 +220,20 @@ def test_a_kind_that_the_cluster_does_not_know_is_not_written_but_told() -> None
     world.edit(spec_of())
     world.settle()
     assert world.store.of_kind("InferencePool") == []
+
+
+def test_a_new_deployment_and_the_settings_that_it_owns_are_one_plan() -> None:
+    world = World(spec_of())
+    plan = world.reconcile()
+    (made,) = world.store.of_kind("Deployment")
+    (owned,) = world.store.of_kind("ConfigMap")
+    assert made["spec"]["replicas"] == 0
+    assert objects.controller_uid(owned) == objects.uid(made)
+    targets = [action.target for action in plan.actions]
+    place = targets.index(f"Deployment/{objects.name(made)}")
+    assert targets[place + 1] == f"ConfigMap/{objects.name(made)}"
+    left = [action.target for action in world.plan().actions if isinstance(action, Apply)]
+    assert left == [f"Deployment/{objects.name(made)}"], "its count alone"
 
 
 def test_a_definition_older_than_the_operator_is_told_and_its_upgrade_noticed() -> None:

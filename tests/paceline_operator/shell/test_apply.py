@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from paceline_operator.decide.actions import Action, Event, PatchSettings, Plan
+from paceline_operator.decide.actions import Action, Apply, Event, PatchSettings, Plan
 from paceline_operator.decide.observed import Inputs, Observed
 from paceline_operator.shell.apply import ENGINES_S, WRITES_S, Executor, Outcome
 from paceline_operator.shell.cache import Cache
@@ -97,3 +97,12 @@ def test_engines_that_answer_are_all_told() -> None:
     slow = Slow(per_engine_s=0.01)
     slow.carry_out(*patches())
     assert slow.told == NAMES
+
+
+def test_a_child_of_a_deployment_that_has_gone_meanwhile_is_not_written() -> None:
+    slow = Slow()
+    metadata = {"name": "demo-1", "namespace": "models"}
+    child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}}
+    outcome = slow.carry_out(Apply(manifest=child, owner="demo-1"))
+    assert outcome.is_conflict
+    assert slow.world.store.of_kind("ConfigMap") == []
