@@ -118,6 +118,24 @@ def parse(document: dict[str, Any], *, strict: bool = True) -> LLMDeployment:
         raise InvalidManifest(problems.sentences(error, _schema())) from error
 
 
+def unknown_fields(document: dict[str, Any]) -> tuple[str, ...]:
+    """Paths below spec that this release does not know, such as `spec.kvCache.tiers`.
+
+    The server drops what its definition does not know, so there is one only under a newer
+    definition, or in an object that was stored under one.
+    """
+    without = {key: value for key, value in document.items() if key != "status"}
+    try:
+        LLMDeployment.model_validate_json(json.dumps(without), extra="forbid")
+    except ValidationError as error:
+        return tuple(
+            problems.path_of(item["loc"])
+            for item in error.errors()
+            if item["type"] == "extra_forbidden" and item["loc"][0] == "spec"
+        )
+    return ()
+
+
 @cache
 def _schema() -> dict[str, Any]:
     return schema.structural(LLMDeployment)

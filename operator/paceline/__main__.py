@@ -1,5 +1,6 @@
 """`python -m paceline` and the script `paceline`: how the process of a command begins and ends."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -18,8 +19,9 @@ def main() -> int:
     is_server = sys.argv[1:2] in (["serve"], ["run"])
     if sys.argv[1:2] == ["serve"]:
         signal.signal(signal.SIGTERM, _end_before_start)
-    from paceline import cli
+    from paceline import cli, terminal
 
+    terminal.tolerate_any_text()
     exit_code = cli.main()
     if is_server:
         _leave(exit_code)
@@ -29,8 +31,9 @@ def main() -> int:
 def _leave(exit_code: int) -> NoReturn:
     """End without taking modules apart: that was 0.5 to 1.4 s of an idle server's end."""
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(exit_code)
 
 

@@ -68,6 +68,8 @@ def secret_in(file: Path | None, flag: str) -> str:
     given = [line for line in lines if line and not line.startswith("#")]
     if not given:
         raise CommandError(f"{flag}: {file} must hold a line, got an empty file")
+    if not (given[0].isascii() and given[0].isprintable()):
+        raise CommandError(f"{flag}: {file} must hold printable ASCII, got other characters")
     return given[0]
 
 

@@ -5,11 +5,12 @@ mistyped flag is answered at once.
 """
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from paceline import bench, drain, fetch, render, run, serve, sim, tune
+from paceline import bench, drain, fetch, render, run, serve, sim, terminal, tune
 from paceline.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -50,27 +51,33 @@ def main(argv: Sequence[str] | None = None, stderr: TextIO | None = None) -> int
     try:
         args = build_parser().parse_args(argv)
         handler: Handler = args.handler
-        return handler(args)
+        exit_code = handler(args)
+        terminal.flush()
+        return exit_code
     except CommandError as error:
         return _fail(stderr, str(error), error.exit_code)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
+        terminal.drop_output()
         return EXIT_OK
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in {"paceline", "paceline_engine"}:
+        package = (error.name or "").partition(".")[0]
+        if package.startswith("paceline"):
             raise
         return _fail(
             stderr,
-            f"this command needs the package {error.name}, which is not installed; install "
+            f"this command needs the package {package}, which is not installed; install "
             "`paceline[engine]`",
             EXIT_START_FAILED,
         )
     except OSError as error:
-        return _fail(stderr, f"{error.filename or 'the system'}: {error.strerror}", EXIT_USAGE)
+        what = error.strerror or repr(error)
+        return _fail(stderr, f"{error.filename or 'the system'}: {what}", EXIT_USAGE)
 
 
 def _fail(stderr: TextIO, message: str, exit_code: int) -> int:
-    for number, line in enumerate(message.splitlines()):
-        print(f"{'paceline: ' if number == 0 else '  '}{line}", file=stderr)
+    with contextlib.suppress(OSError):  # nobody reads it any more; the exit code still tells
+        for number, line in enumerate(message.splitlines()):
+            print(f"{'paceline: ' if number == 0 else '  '}{line}", file=stderr)
     return exit_code

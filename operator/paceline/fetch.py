@@ -33,6 +33,8 @@ def fetch(args: argparse.Namespace) -> int:
     def progress(phase: str, share: float) -> None:
         nonlocal said
         line = f"{phase} {share:4.0%}"
+        if phase == "wait":
+            line = "another process makes it; waiting for its end"
         if line != said:
             said = line
             print(line, file=sys.stderr, flush=True)

@@ -17,6 +17,8 @@ class Replica:
     Attributes:
         is_ready: what its readiness said last; False while it loads, drains, or is gone.
         num_outstanding: requests sent to it whose answer has not ended.
+        num_unanswered: probes in a row that were taken and not answered in time. A connection
+            that is refused is none of them: nobody listens yet, or any more.
         last_turn: grows with every request given to any replica; breaks ties.
     """
 
@@ -25,6 +27,7 @@ class Replica:
     port: int
     is_ready: bool = False
     num_outstanding: int = 0
+    num_unanswered: int = 0
     last_turn: int = 0
 
     @property
@@ -41,8 +44,11 @@ class Replicas:
         is_draining: no request is taken any more.
     """
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+    def __init__(
+        self, replicas: Sequence[Replica], *, probe_timeout_s: float = _PROBE_TIMEOUT_S
+    ) -> None:
         self.all = tuple(replicas)
+        self._probe_timeout_s = probe_timeout_s
         self.is_draining = False
         self._turn = 0
 
@@ -69,11 +75,19 @@ class Replicas:
         await asyncio.gather(*(self._probe_one(replica) for replica in self.all))
 
     async def _probe_one(self, replica: Replica) -> None:
+        replica.is_ready = await self._answers(replica)
+
+    async def _answers(self, replica: Replica) -> bool:
+        """Whether it says that it is ready."""
         try:
-            status, _ = await get(replica.url + routes.HEALTH_READY)
+            status, _ = await get(replica.url + routes.HEALTH_READY, self._probe_timeout_s)
+        except TimeoutError:
+            replica.num_unanswered += 1
+            return False
         except (OSError, AnswerCut):
             status = 0
-        replica.is_ready = status == 200
+        replica.num_unanswered = 0
+        return status == 200
 
 
 async def get(

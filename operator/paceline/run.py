@@ -7,19 +7,21 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import EXIT_FAILED, EXIT_OK, CommandError
+from paceline.terminal import say, write
 from paceline_crds import llmdeployment
 from paceline_crds.errors import InvalidManifest
 from paceline_crds.phases import StartupPhase
 
 if TYPE_CHECKING:
     from paceline.local import LocalPlan
-    from paceline.supervisor import RunFiles, Supervisor
+    from paceline.supervisor import RunFiles
     from paceline.tuner.local import LocalTuner
     from paceline_crds.spec import LLMDeploymentSpec
 
@@ -75,22 +77,29 @@ def read_manifest(file: str) -> llmdeployment.LLMDeployment:
 
 def run(args: argparse.Namespace) -> int:
     """Run until a signal, or until no replica can be kept running."""
+    from paceline import endpoint
     from paceline.local import plan_of
 
     deployment = read_manifest(args.file)
     if args.api_key_file:
         _check_keys(Path(args.api_key_file))
     plan = plan_of(deployment, environ=os.environ, api_key_file=args.api_key_file, port=args.port)
-    _check_port(plan.port)
+    with endpoint.listening(plan.port) as listener:
+        return _run_plan(args, plan, deployment.spec, listener)
+
+
+def _run_plan(
+    args: argparse.Namespace,
+    plan: "LocalPlan",
+    spec: "LLMDeploymentSpec",
+    listener: socket.socket,
+) -> int:
+    if plan.num_replicas == 1:
+        listener.close()  # it was free; the replica itself listens there
     say(f"{plan.name}: {plan.num_replicas} x {plan.model_name} on this machine")
     if plan.ignored:
         say(f"ignored on this machine: {', '.join(plan.ignored)}")
-    return asyncio.run(_LocalRun(args, plan, deployment.spec).run())
-
-
-def say(text: str) -> None:
-    """A line for the person."""
-    print(text, flush=True)
+    return asyncio.run(_LocalRun(args, plan, spec, listener).run())
 
 
 def _check_keys(file: Path) -> None:
@@ -102,20 +111,6 @@ def _check_keys(file: Path) -> None:
         ApiKeys(file)
     except StartFailed as error:
         raise CommandError(str(error)) from error
-
-
-def _check_port(port: int) -> None:
-    import socket
-
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError as error:
-            raise CommandError(
-                f"port {port} of {_HOST} must be free, got: {error.strerror}; stop the other "
-                "program or choose another port with --port (make demo PORT=...)"
-            ) from error
 
 
 def make_files() -> "RunFiles":
@@ -133,13 +128,18 @@ class _LocalRun:
     """One `paceline run`; lives in one event loop."""
 
     def __init__(
-        self, args: argparse.Namespace, plan: "LocalPlan", spec: "LLMDeploymentSpec"
+        self,
+        args: argparse.Namespace,
+        plan: "LocalPlan",
+        spec: "LLMDeploymentSpec",
+        listener: socket.socket,
     ) -> None:
         from paceline.supervisor import Supervisor
 
         self._args = args
         self._plan = plan
         self._spec = spec
+        self._listener = listener
         self._files = make_files()
         self._supervisor: Supervisor = Supervisor(plan, self._files, os.environ, say)
         self._tuner: LocalTuner | None = None
@@ -147,12 +147,17 @@ class _LocalRun:
 
     async def run(self) -> int:
         """From the first process to the last; returns the exit code."""
+        from paceline import endpoint
+
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+            loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
         async with contextlib.AsyncExitStack() as stack:
             if self._plan.num_replicas > 1:
-                await stack.enter_async_context(_serving_proxy(self._supervisor, self._plan.port))
+                replicas = self._supervisor.replicas
+                await stack.enter_async_context(endpoint.serving_proxy(replicas, self._listener))
             watching = asyncio.create_task(self._supervisor.watch())
             keeping = asyncio.create_task(self._supervisor.run())
             try:
@@ -190,11 +195,16 @@ class _LocalRun:
         number = signal.SIGKILL if self._num_signals > 2 else signal.SIGINT
         self._supervisor.signal_all(number)
 
+    def _on_hang_up(self) -> None:
+        """The terminal was closed: drain. Shell and kernel both say so: never the second signal."""
+        if not self._num_signals:
+            self._on_signal()
+
     async def _until_ready(self, tasks: set[asyncio.Task[None]]) -> bool:
         """Show progress until every replica is ready; False if that will not happen."""
         from paceline.progress import Progress, line
 
-        shown = Progress(_write, is_terminal=sys.stdout.isatty())
+        shown = Progress(write, is_terminal=sys.stdout.isatty())
         members = self._supervisor.members
         try:
             while not all(member.has_been_ready for member in members):
@@ -227,7 +237,7 @@ class _LocalRun:
             prompt = self._args.prompt or sample.DEFAULT_PROMPT
             say(f"\n> {prompt}")
             error = await sample.stream_answer(
-                url, self._plan.model_name, prompt, _write, api_key=key
+                url, self._plan.model_name, prompt, write, api_key=key
             )
             say(f"\nthe sample failed: {error}" if error else "")
         if self._supervisor.is_stopping:
@@ -257,37 +267,3 @@ class _LocalRun:
                 code,
             )
         return code
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
-@contextlib.asynccontextmanager
-async def _serving_proxy(supervisor: "Supervisor", port: int) -> Any:
-    """The proxy on the endpoint's port, for as long as the block runs."""
-    import uvicorn
-
-    from paceline.proxy import Proxy
-    from paceline_engine.serve.http_limits import LimitedHttp
-
-    config = uvicorn.Config(
-        Proxy(supervisor.replicas),
-        host=_HOST,
-        port=port,
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        http=LimitedHttp,
-        timeout_graceful_shutdown=2,
-    )
-    config.load()
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
-    try:
-        yield
-    finally:
-        await server.shutdown()

@@ -1,6 +1,7 @@
 """Replicas as processes: started, watched, started again with the settings in force, drained."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline import liveness
 from paceline.flag_values import carried_over, changes
 from paceline.local import LocalPlan
 from paceline.replicas import Replica, Replicas, get
@@ -170,6 +172,7 @@ class Supervisor:
         member.admin_port = free_port()
         member.started_s = time.monotonic()
         member.startup = None
+        replica.num_unanswered = 0
         with self._files.log_of(replica.index).open("ab") as log:
             member.process = await asyncio.create_subprocess_exec(
                 *self._command(member),
@@ -224,7 +227,12 @@ class Supervisor:
                 self._report(self.how_to_see_settings(member))
             member.has_been_ready = True
             return
-        if not member.has_been_ready:
+        if why := await liveness.why_hung(member.replica):
+            self._report(f"replica {member.replica.index} {why}; its process is ended")
+            with contextlib.suppress(ProcessLookupError):
+                member.process.kill()
+            member.replica.num_unanswered = 0
+        elif not member.has_been_ready:
             status, body = await _json(member.replica.url + routes.HEALTH_STARTUP)
             member.startup = body if status else member.startup
 

@@ -7,7 +7,7 @@ import lupa.lua53 as lua
 import pytest
 import yaml
 
-from paceline_operator.decide import conditions
+from paceline_operator.decide import conditions, transitions
 from paceline_operator.decide.conditions import Facts, Refusal
 from paceline_operator.decide.failures import Failure, FailureReason
 from paceline_operator.decide.rollout import Stage
@@ -85,7 +85,7 @@ def health(document: Document) -> tuple[str, str]:
 
 
 def deployment(facts: Facts, *, spec: Document | None = None, seen: int = 3) -> Document:
-    made = conditions.as_status(conditions.verdicts(facts), (), seen, 0.0)
+    made = transitions.as_status(conditions.verdicts(facts), (), seen, 0.0)
     return {
         "metadata": {"name": "demo", "generation": 3},
         "spec": {"model": {"uri": "demo"}, **(spec or {})},

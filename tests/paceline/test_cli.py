@@ -146,6 +146,16 @@ def test_a_binary_file_is_no_manifest(tmp_path: Path) -> None:
     assert "no UTF-8 text" in text
 
 
+def test_a_key_that_no_header_can_carry_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    for key in ("schl\u00fcssel", "a\x00b"):
+        file.write_text(key)
+        code, text = fails("bench", "serve", "--model", "m", "--api-key-file", str(file))
+        assert code == 2
+        assert "--api-key-file" in text
+        assert "printable ASCII" in text
+
+
 def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path) -> None:
     file = tmp_path / "demo.yaml"
     file.write_text(MINIMAL)

@@ -227,6 +227,37 @@ def test_replicas_end_when_their_owner_is_killed(
     assert alive == []
 
 
+def test_a_closed_terminal_drains_and_leaves_nothing_behind(
+    tmp_path: Path, model: Path, runs: list[Run]
+) -> None:
+    run = Run(manifest(tmp_path, model), "--no-sample")
+    runs.append(run)
+    run.wait_for("Ctrl-C drains and stops")
+    children = psutil.Process(run.process.pid).children(recursive=True)
+    for _ in range(2):  # the shell's and the kernel's
+        run.process.send_signal(signal.SIGHUP)
+    assert run.process.wait(DEADLINE_S) == 0
+    run.wait_for("stopped")
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+
+
+@pytest.mark.full
+def test_a_replica_that_hangs_is_ended_and_started_again(
+    tmp_path: Path, model: Path, runs: list[Run]
+) -> None:
+    """Half a minute passes until it counts as hung; the other one answers meanwhile."""
+    run = Run(manifest(tmp_path, model, replicas=2), "--no-sample")
+    runs.append(run)
+    run.wait_for("Ctrl-C drains and stops")
+    victim = next(p for p in run.serving_processes() if str(run.admin_ports()[0]) in p.cmdline())
+    victim.suspend()
+    run.wait_for("replica 0 has not answered 12 probes in a row; its process is ended")
+    prompt = {"model": "tiny", "prompt": "The scheduler", "max_tokens": 8}
+    assert call("POST", run.url + "/v1/completions", prompt)[0] == 200
+    run.wait_for("replica 0 is ready again")
+    assert run.end() == 0
+
+
 STARTED = r"tuner: ChangeStarted: (QueueWait|CapTooLow): maxNumSeqs 2 -> 4\n"
 
 

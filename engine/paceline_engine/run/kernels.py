@@ -32,6 +32,8 @@ class KernelChoice:
         kv_dtype: number format of the KV cache.
         full_kv_dtype: what it would be without FP8.
         reason: why this and nothing else.
+        fallback: why our own C++ kernels cannot be used on this CPU, None if they can: a slower
+            server, which its log should say aloud.
     """
 
     dtype: DType
@@ -42,6 +44,7 @@ class KernelChoice:
     kv_dtype: torch.dtype
     full_kv_dtype: torch.dtype
     reason: str
+    fallback: str | None = None
 
     def described(self) -> dict[str, str]:
         """For logs and the admin API."""
@@ -99,6 +102,7 @@ def choose_kernels(
         kv_dtype=FP8 if kv_cache_dtype == KvCacheDType.FP8 else full_kv_dtype,
         full_kv_dtype=full_kv_dtype,
         reason=f"{reason}; own kernels: {unavailable}" if unavailable else reason,
+        fallback=unavailable,
     )
 
 

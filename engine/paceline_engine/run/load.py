@@ -87,6 +87,8 @@ def load_model(
         kernels = choose_device_kernels(booted.dtype, booted.kv_cache_dtype, device)
     booted = booted.model_copy(update={"dtype": kernels.dtype})
     log.info("kernels: %s", kernels.described())
+    if kernels.fallback:
+        log.warning("torch's kernels compute here, which is slower: %s", kernels.fallback)
     start = _Start(folder, config, booted, kernels, progress)
     with torch.inference_mode():
         decoder, memory = start.on_host() if device is None else start.on_device(device)

@@ -84,6 +84,15 @@ class Drain:
         self.is_exit_wanted = True
         self._refuse(now, "Ctrl-C")
 
+    def hang_up(self, now: float) -> None:
+        """SIGHUP, the terminal was closed: as Ctrl-C, but never the second signal.
+
+        A shell and the kernel both send it.
+        """
+        if not self.is_exit_wanted:
+            self.is_exit_wanted = True
+            self._refuse(now, "SIGHUP")
+
     def advance(self, now: float, num_open_requests: int) -> DrainPhase:
         """Move on as far as time and load allow; call it often while draining.
 

@@ -105,6 +105,8 @@ class _Life:
         loop.add_signal_handler(signal.SIGTERM, self._on_signal, self._drain.terminate)
         loop.add_signal_handler(signal.SIGINT, self._on_signal, self._drain.interrupt)
         loop.add_signal_handler(signal.SIGUSR1, self._on_signal, self._drain.announce)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+            loop.add_signal_handler(signal.SIGHUP, self._on_signal, self._drain.hang_up)
         running = [
             _start(self._gate, self._listeners.public),
             _start(self._admin_app, self._listeners.admin),

@@ -132,6 +132,7 @@ def _recording(
 ) -> Recording:
     if not rows:
         raise BadRecording("no request ended under the settings in force; record a longer run")
+    _check_lengths(rows, settings.max_model_len)
     start_s = rows[0]["arrivalS"]
     served = [row for row in rows if row["firstTokenS"] is not None and row["reason"] in _DONE]
     return Recording(
@@ -145,6 +146,25 @@ def _recording(
         num_preemptions=sum(row["numPreemptions"] for row in rows),
         last_arrival_s=rows[-1]["arrivalS"],
     )
+
+
+def _check_lengths(rows: Sequence[Mapping[str, Any]], max_model_len: int | None) -> None:
+    """Prompts are rebuilt token by token: a length that no engine takes must not fill the memory.
+
+    Raises:
+        BadRecording: naming the column.
+    """
+    most = max_model_len or 0
+    for row in rows:
+        for name, least in (
+            *(("numPromptTokens", 1), ("numPrefixTokens", 0)),
+            *(("numOutputTokens", 0), ("maxTokens", 0)),
+        ):
+            if not least <= row[name] <= most:
+                raise BadRecording(
+                    f"{name} of a recorded request must be {least} to maxModelLen ({most}), got "
+                    f"{row[name]!r}"
+                )
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -3,11 +3,12 @@
 The file's name holds a hash of the sources, the flags, the compiler's version and the CPU's
 features: a new version or another machine on a shared home folder gets its own file. It is written
 under a temporary name and renamed, so two processes that start together both end with a whole
-file. A checksum at the end of the file (behind what the loader reads) tells a damaged one, which is
-compiled again.
+file; the second waits for the first, since two compilers would take each other's cores. A checksum
+at the end of the file (behind what the loader reads) tells a damaged one, which is compiled again.
 """
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
@@ -15,6 +16,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from paceline_kernels.errors import ImplUnavailableError
@@ -36,6 +40,8 @@ FLAGS = (
 )
 COMPILE_TIMEOUT_S = 300
 _CHECKSUM_BYTES = 32
+_BUILD_PREFIX = "build-"
+_LOCK_POLL_S = 0.1
 
 
 def cache_folder() -> Path:
@@ -128,25 +134,61 @@ def _is_whole(path: Path) -> bool:
 def _compile(compiler: str, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as work:
-            built = Path(work) / "kernels.so"
-            done = subprocess.run(  # noqa: S603  (fixed arguments, no shell)
-                [compiler, *FLAGS, str(SOURCES / "kernels.cpp"), "-o", str(built)],
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=COMPILE_TIMEOUT_S,
-            )
-            if done.returncode != 0:
-                raise ImplUnavailableError(
-                    f"impl 'cpu': {compiler} failed with status {done.returncode}: "
-                    f"{done.stderr[-2000:]}"
-                )
-            with built.open("ab") as file:
-                file.write(hashlib.sha256(built.read_bytes()).digest())
-            built.replace(path)
+        with _alone_in(path.parent, COMPILE_TIMEOUT_S) as is_alone:
+            if _is_whole(path):
+                return
+            if is_alone:  # so whoever began these was killed
+                for left in path.parent.glob(f"{_BUILD_PREFIX}*"):
+                    shutil.rmtree(left, ignore_errors=True)
+            _compile_into(compiler, path)
     except (OSError, subprocess.SubprocessError) as error:
         raise ImplUnavailableError(
             f"impl 'cpu': compiling into {path.parent} failed: {error}; set PACELINE_CACHE to a "
             "writable folder, or use impl 'torch'"
         ) from error
+
+
+@contextmanager
+def _alone_in(folder: Path, patience_s: float) -> Iterator[bool]:
+    """Wait until no other process compiles here; False if there is no knowing.
+
+    It saves work and is not needed for a whole file, so a file system without locks, or somebody
+    who holds one too long (a stopped process), is no error.
+    """
+    opened = os.open(folder, os.O_RDONLY)  # the folder is the lock: no file is left for it
+    until = time.monotonic() + patience_s
+    is_alone = False
+    try:
+        while not is_alone:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_alone = True
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    break
+                time.sleep(_LOCK_POLL_S)
+            except OSError:
+                break
+        yield is_alone
+    finally:
+        os.close(opened)
+
+
+def _compile_into(compiler: str, path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=_BUILD_PREFIX) as work:
+        built = Path(work) / "kernels.so"
+        done = subprocess.run(  # noqa: S603  (fixed arguments, no shell)
+            [compiler, *FLAGS, str(SOURCES / "kernels.cpp"), "-o", str(built)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_TIMEOUT_S,
+        )
+        if done.returncode != 0:
+            raise ImplUnavailableError(
+                f"impl 'cpu': {compiler} failed with status {done.returncode}: "
+                f"{done.stderr[-2000:]}"
+            )
+        with built.open("ab") as file:
+            file.write(hashlib.sha256(built.read_bytes()).digest())
+        built.replace(path)

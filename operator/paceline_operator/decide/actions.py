@@ -2,7 +2,8 @@
 
 `stops_plan` says what happens when a write is refused: if true the rest of the plan is left for the
 next reconcile, since it relies on this write; if false the others go on and the failure is shown.
-A write that is refused because its object changed meanwhile (409) always ends the plan at once.
+A write that is refused because its object changed meanwhile (409) ends the plan at once, whatever
+it is; when that repeats, `stops_plan` says it again.
 """
 
 from collections.abc import Mapping

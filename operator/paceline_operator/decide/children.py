@@ -1,7 +1,7 @@
 """Which children are ours, and the writes that bring one to what is wanted."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_operator.decide import normalise
@@ -12,8 +12,15 @@ from paceline_operator.resources.parse import INSTANCE_LABEL, Identity
 
 DELETED_KINDS = frozenset({"Deployment", "PodDisruptionBudget", "PodMonitor", "InferencePool"})
 """Children that go before their owner does; of the others the chart gives no right to delete."""
+NEEDED_KINDS = frozenset({"Deployment", "ConfigMap", "Service"})
+"""Children without which nothing is served: Ready waits until each of them is seen."""
 CONTENDED_AFTER = 5
-"""Rewrites within ten minutes after which a child is left to whoever fights for it."""
+"""Rewrites within ten minutes after which a child is left to whoever fights for it.
+
+Status is left alone in the same way, since two installs that take the same LLMDeployment disagree
+about it for ever. It is status that has to tell it, so it does so some rewrites earlier.
+"""
+CONTENDED_TOLD_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +76,25 @@ def sort(observed: Observed, identity: Identity) -> Children:
 
 @dataclass(slots=True)
 class Writes:
-    """Makes the writes for single children; gathers what others fight for."""
+    """Makes the writes for single children. Mutable.
+
+    Attributes:
+        contended: `Kind/name` of those that others fight for.
+        missing: `Kind/name` of needed ones that are not there, or not ours.
+    """
 
     observed: Observed
     children: Children
-    contended: list[str]
+    contended: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     def apply(self, desired: Mapping[str, Any], *, is_optional: bool = False) -> list[Apply]:
         """One apply if the live object differs, none if it does not or if its name is taken."""
         kind, name = desired["kind"], desired["metadata"]["name"]
         live = self.children.one(kind, name)
         if live is None:
+            if kind in NEEDED_KINDS:
+                self.missing.append(f"{kind}/{name}")
             if (kind, name) in self.children.taken:
                 return []
             return [Apply(manifest=desired, is_optional=is_optional)]

@@ -1,26 +1,21 @@
 """The conditions, each from one value that also gives its event and its line in the log.
 
-A verdict is made from facts alone; nothing here looks at objects of the API.
+What status and events make of them stands in `transitions.py`. A verdict is made from facts alone;
+nothing here looks at objects of the API.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from paceline_crds import crd
 from paceline_crds.phases import StartupPhase
 from paceline_crds.status import ConditionStatus, ConditionType
-from paceline_operator.decide.actions import Event
-from paceline_operator.decide.failures import Failure, FailureReason, cut
+from paceline_operator.decide.failures import Failure, FailureReason
 from paceline_operator.decide.reasons import Reason
 from paceline_operator.decide.rollout import Stage
 from paceline_operator.decide.settings_push import Agreement
-from paceline_operator.resources import objects
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 C = ConditionType
-LONGEST_MESSAGE = 4096
-"""As the schema has it; the server refuses a longer one together with the whole status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +53,12 @@ class Facts:
         is_overdue: no progress for longer than `progress_deadline_s`.
         wrong_model: a name that an engine gave instead of the wanted one.
         model_phase: phase of the start that is furthest, empty if unknown.
-        contended: `Kind/name` of children that somebody else keeps changing.
+        contended: `Kind/name` of what we write and somebody else keeps changing.
         measured: MetricsAvailable, SLOMet and TuningActive; empty where spec cannot be served.
+        missing: `Kind/name` of children that serving needs and that are not there yet.
         missing_kinds: kinds that spec asks for and this cluster does not know.
         schema_version: of the LLMDeployments that this cluster serves; None if it does not tell.
+        unknown_fields: of spec, which a newer definition has and this operator does not know.
         waiting_for: `Kind/name` of children of another owner.
         is_adopted: the template is left as it stands.
     """
@@ -89,8 +86,10 @@ class Facts:
     model_phase: str = ""
     measured: tuple[Verdict, ...] = ()
     contended: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     missing_kinds: tuple[str, ...] = ()
     schema_version: int | None = None
+    unknown_fields: tuple[str, ...] = ()
 
 
 def verdicts(facts: Facts) -> tuple[Verdict, ...]:
@@ -107,63 +106,6 @@ def verdicts(facts: Facts) -> tuple[Verdict, ...]:
     return (*made, *_kstatus(made, facts))
 
 
-def as_status(
-    made: Iterable[Verdict], before: Iterable[Mapping[str, Any]], generation: int, now: float
-) -> list[dict[str, Any]]:
-    """As `status.conditions` has them; the time is that of the last change of the status."""
-    old = {item.get("type"): item for item in before}
-    return [
-        {
-            "type": verdict.type.value,
-            "status": verdict.status.value,
-            "reason": str(verdict.reason),
-            "message": cut(verdict.message, LONGEST_MESSAGE),
-            "lastTransitionTime": _since(old.get(verdict.type.value), verdict, now),
-            "observedGeneration": generation,
-        }
-        for verdict in made
-    ]
-
-
-def events(made: Iterable[Verdict], before: Iterable[Mapping[str, Any]]) -> tuple[Event, ...]:
-    """Events for transitions: a condition whose status or reason has changed, each reason once."""
-    old = {item.get("type"): (item.get("status"), item.get("reason")) for item in before}
-    told: dict[str, Event] = {}
-    for verdict in made:
-        was = old.get(verdict.type.value)
-        if verdict.type not in _TOLD or was == (verdict.status.value, str(verdict.reason)):
-            continue
-        if was is None and not _is_news(verdict):
-            continue
-        if was is not None and {str(was[1]), str(verdict.reason)} <= _ON_THE_WAY:
-            continue
-        event = Event(
-            type="Warning" if verdict.is_bad else "Normal",
-            reason=str(verdict.reason),
-            message=verdict.message,
-        )
-        told.setdefault(event.reason, event)
-    return tuple(told.values())
-
-
-_ON_THE_WAY = frozenset({Stage.ROLLING_OUT, Stage.WAITING_FOR_IDLE, Stage.DRAINING})
-"""Stages that alternate for each pod; one event for the roll-out is enough."""
-_TOLD = frozenset({C.READY, C.PROGRESSING, C.CONFIG_VALID, C.METRICS_AVAILABLE, C.DEGRADED})
-
-
-def _is_news(verdict: Verdict) -> bool:
-    """Whether the first visit has to tell it: not what is so before anything happened."""
-    return verdict.is_bad or verdict.type is C.PROGRESSING
-
-
-def _since(old: Mapping[str, Any] | None, verdict: Verdict, now: float) -> str:
-    if old is not None and old.get("status") == verdict.status.value:
-        kept = objects.text(old, "lastTransitionTime")
-        if kept:
-            return kept
-    return objects.timestamp(now)
-
-
 def _ready(facts: Facts) -> Verdict:
     def verdict(
         status: ConditionStatus, reason: str, message: str, *, is_bad: bool = False
@@ -177,7 +119,7 @@ def _ready(facts: Facts) -> Verdict:
     if facts.replicas == 0:
         if facts.num_pods or facts.num_old:
             return verdict(FALSE, Stage.SCALING_DOWN, "the last pods are ending")
-        return verdict(TRUE, Reason.SCALED_TO_ZERO, "no pod is wanted")
+        return _pending(facts) or verdict(TRUE, Reason.SCALED_TO_ZERO, "no pod is wanted")
     if facts.num_ready < facts.replicas:
         if facts.failure:
             message = f"{_count(facts)}: {facts.failure.message}"
@@ -205,7 +147,20 @@ def _ready(facts: Facts) -> Verdict:
         message = f"revision {facts.revision} of the settings is not in force on {late}"
         is_bad = facts.agreement is Agreement.OVERDUE
         return verdict(FALSE, facts.agreement, message, is_bad=is_bad)
-    return verdict(TRUE, Reason.ALL_PODS_READY, f"{facts.num_ready} pods serve {facts.model_name}")
+    served = f"{facts.num_ready} pods serve {facts.model_name}"
+    return _pending(facts) or verdict(TRUE, Reason.ALL_PODS_READY, served)
+
+
+def _pending(facts: Facts) -> Verdict | None:
+    """Why nobody is served although nothing is wrong with pods: a child is not there."""
+    if not facts.missing:
+        return None
+    if facts.failure:
+        reason, message = facts.failure.reason, facts.failure.message
+        return Verdict(type=C.READY, status=FALSE, reason=reason, message=message, is_bad=True)
+    # Without names, which change while children come: each change would be a write of status.
+    message = "not all of Deployment, ConfigMap and Service are there"
+    return Verdict(type=C.READY, status=FALSE, reason=Reason.CHILDREN_PENDING, message=message)
 
 
 def _available(facts: Facts) -> Verdict:
@@ -323,8 +278,9 @@ def _degraded(facts: Facts) -> Verdict:
         return bad(
             Reason.CHILD_CONTENDED,
             f"somebody else keeps changing {', '.join(facts.contended)}, which this operator "
-            "writes; it is left alone until that ends; `kubectl get --show-managed-fields -o yaml` "
-            "names the other manager",
+            "writes; it is left alone until that ends. `kubectl get --show-managed-fields -o yaml` "
+            "names the other manager; where that is paceline-operator too, a second install takes "
+            "this LLMDeployment: give each an `instance` or namespaces of its own",
         )
     if facts.missing_kinds:
         return bad(
@@ -341,6 +297,14 @@ def _degraded(facts: Facts) -> Verdict:
         )
     if facts.schema_version is not None and facts.schema_version < crd.SCHEMA_VERSION:
         return bad(Reason.DEFINITION_OLDER, definition_is_older(facts.schema_version))
+    if facts.unknown_fields:
+        return bad(
+            Reason.DEFINITION_NEWER,
+            f"this operator does not know {_named(facts.unknown_fields)}: the "
+            f"CustomResourceDefinition has schema version {facts.schema_version}, the operator "
+            f"{crd.SCHEMA_VERSION}; the rest of spec holds, these have no effect; upgrade the "
+            "operator, or take them out of spec",
+        )
     return Verdict(
         type=C.DEGRADED, status=FALSE, reason=Reason.AS_EXPECTED, message="no failure is known"
     )

@@ -40,6 +40,8 @@ from paceline_operator.resources import objects, overlay, parse
 from paceline_operator.resources.parse import Parsed
 
 NOTHING = Plan(asks_readings=False)
+_CONTENDED_S = 60.0
+"""Whose status somebody else keeps changing is looked at again after so long."""
 
 
 def plan(observed: Observed, now: float) -> Plan:
@@ -104,7 +106,7 @@ class _Round:
             can_drain=self.case.values is not None,
         )
         rolled = rollout.decide(wish, groups, self.now)
-        writes = Writes(self.observed, self.children, [])
+        writes = Writes(self.observed, self.children)
         acts: list[Action] = []
         if not self.children.foreign:
             acts = self._writes(writes, rolled, push)
@@ -117,13 +119,16 @@ class _Round:
             rolled=rolled,
             push=push,
             foreign=self.children.foreign,
-            contended=tuple(writes.contended),
+            contended=(*writes.contended, *self._contended_status()),
+            missing=tuple(writes.missing),
             deployment=self._deployment(self.case.hash),
             turned=self.turned,
         ).tell(self.now)
         is_paused = self.case.spec is not None and bool(self.case.spec.paused)
         before = objects.mapping(self.observed.deployment, "status")
         first: list[Action] = []
+        if told.status != before and self._num_status_rewrites() >= children.CONTENDED_AFTER:
+            return Plan(requeue_after_s=_CONTENDED_S)
         if told.status != before:
             first.append(self._status(told.status))
         first += told.events
@@ -131,6 +136,13 @@ class _Round:
             return Plan(actions=tuple(first), requeue_after_s=None)
         first += self._announcements()
         return Plan(actions=(*first, *acts), requeue_after_s=self._requeue(rolled, push, told))
+
+    def _num_status_rewrites(self) -> int:
+        return self.observed.rewrites.get(WriteStatus.target, 0)
+
+    def _contended_status(self) -> tuple[str, ...]:
+        is_told = self._num_status_rewrites() >= children.CONTENDED_TOLD_AFTER
+        return (WriteStatus.target,) if is_told else ()
 
     def _writes(self, writes: Writes, rolled: Rollout, push: Push | None) -> list[Action]:
         spec, identity = self.case.spec, self.case.identity

@@ -12,6 +12,7 @@ class Reason(StrEnum):
 
     ALL_PODS_READY = "AllPodsReady"
     PODS_NOT_READY = "PodsNotReady"
+    CHILDREN_PENDING = "ChildrenPending"
     SCALED_TO_ZERO = "ScaledToZero"
     WRONG_MODEL = "WrongModel"
     SERVING = "Serving"
@@ -28,6 +29,7 @@ class Reason(StrEnum):
     CHILD_CONTENDED = "ChildContended"
     KIND_MISSING = "KindMissing"
     DEFINITION_OLDER = "DefinitionOlder"
+    DEFINITION_NEWER = "DefinitionNewer"
     MEASURED = "Measured"
     NOT_EVALUATED = "NotEvaluated"
     NOT_CONFIGURED = "NotConfigured"

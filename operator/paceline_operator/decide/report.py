@@ -4,12 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paceline_crds import crd, llmdeployment
 from paceline_crds.knob import ChangeClass
 from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import border_name, knobs
 from paceline_crds.source import Source
 from paceline_crds.spec import value_at
-from paceline_operator.decide import conditions, failures, measuring, rollout, status
+from paceline_operator.decide import (
+    conditions,
+    failures,
+    measuring,
+    rollout,
+    status,
+    transitions,
+)
 from paceline_operator.decide.actions import Event
 from paceline_operator.decide.case import Case
 from paceline_operator.decide.conditions import Facts
@@ -48,6 +56,7 @@ class Round:
     Attributes:
         deployment: the child of the wanted template, None before it is made.
         foreign, contended: children of others, and ours that others fight for.
+        missing: needed children that this round writes for the first time.
     """
 
     observed: Observed
@@ -59,6 +68,7 @@ class Round:
     push: Push | None
     foreign: tuple[str, ...]
     contended: tuple[str, ...]
+    missing: tuple[str, ...]
     deployment: Object | None
     turned: Tuned | None = None
 
@@ -70,10 +80,10 @@ class Round:
         made = conditions.verdicts(facts)
         old = objects.items(before, "conditions")
         generation = self.case.identity.generation
-        listed = conditions.as_status(made, old, generation, now)
+        listed = transitions.as_status(made, old, generation, now)
         body = status.build(self._report(effective), listed, before)
         told = self.turned.events if self.turned else ()
-        events = (*conditions.events(made, old), *self._dropped(), *told)
+        events = (*transitions.events(made, old), *self._dropped(), *told)
         return Told(status=body, events=events, requeue_after_s=self._again(facts, effective, now))
 
     def _facts(
@@ -111,8 +121,10 @@ class Round:
             model_phase=_furthest(mine),
             measured=measuring.facts(self.turned, self.observed.measured),
             contended=self.contended,
+            missing=self.missing,
             missing_kinds=self._missing_kinds(),
             schema_version=self.observed.config.schema_version,
+            unknown_fields=self._unknown_fields(),
         )
 
     def _missing_kinds(self) -> tuple[str, ...]:
@@ -123,6 +135,16 @@ class Round:
             "InferencePool": spec is not None and value_at(spec, "gateway.inferencePool"),
         }
         return tuple(kind for kind, is_asked in asked.items() if is_asked and kind not in known)
+
+    def _unknown_fields(self) -> tuple[str, ...]:
+        """Fields of spec that a newer definition has and this operator does not know.
+
+        Looked for under a newer definition alone, since every other prunes them.
+        """
+        served = self.observed.config.schema_version
+        if self.case.spec is None or served is None or served <= crd.SCHEMA_VERSION:
+            return ()
+        return llmdeployment.unknown_fields(dict(self.observed.deployment))
 
     def _wanted(self) -> tuple[PodView, ...]:
         return tuple(pod for pod in self.views if pod.is_active and pod.hash == self.case.hash)

@@ -2,7 +2,7 @@
 
 What a refusal means stands in `decide/actions.py`: it ends the plan if later writes rely on it,
 and is remembered for a condition. A conflict (409) ends the plan at once: the object is read anew
-and a new plan is made.
+and a new plan is made. One that repeats ends it only where later writes rely on it.
 """
 
 import logging
@@ -92,7 +92,7 @@ class Executor:
             if isinstance(action, _TO_ENGINES) and told_s > ENGINES_S:
                 continue
             try:
-                await self._do(action, seen)
+                await self._do(action, seen, memory)
             except (ApiRefused, EngineRefused) as refused:
                 if isinstance(action, Event):
                     _log.warning("an event could not be written: %s", refused)
@@ -101,7 +101,10 @@ class Executor:
                 times = memory.refused(action, refused.code, reason, refused.message)
                 outcome.worst = max(outcome.worst, times)
                 _tell(action, seen, refused, times)
-                if isinstance(refused, ApiRefused) and refused.code == CONFLICT:
+                is_conflict = isinstance(refused, ApiRefused) and refused.code == CONFLICT
+                # One that repeats is no race but an object of somebody else: no reason to wait
+                # with what does not need it.
+                if is_conflict and (times == 1 or action.stops_plan):
                     outcome.is_conflict = True
                     await self._look_at(action, seen)
                     return outcome
@@ -117,7 +120,7 @@ class Executor:
         memory.keep_only(plan.actions)
         return outcome
 
-    async def _do(self, action: Action, seen: Gathered) -> None:
+    async def _do(self, action: Action, seen: Gathered, memory: Memory) -> None:
         document = seen.observed.deployment
         namespace = objects.text(document, "metadata", "namespace")
         match action:
@@ -135,10 +138,7 @@ class Executor:
                     action.resource_version,
                 )
             case WriteStatus():
-                made = await self.cluster.write_status(
-                    document, action.status, action.uid, action.resource_version
-                )
-                self.cache.see(kinds.LLM_DEPLOYMENT.name, made)
+                await self._write_status(action, document, memory)
             case AnnotatePod():
                 made = await self.cluster.annotate_pod(
                     namespace, action.pod, action.pod_uid, action.annotations
@@ -158,6 +158,22 @@ class Executor:
                 await self.cluster.create_event(
                     document, action.type, action.reason, action.message, self.clock()
                 )
+
+    async def _write_status(
+        self, action: WriteStatus, document: Mapping[str, Any], memory: Memory
+    ) -> None:
+        last, memory.status = memory.status, None
+        try:
+            made = await self.cluster.write_status(
+                document, action.status, action.uid, action.resource_version
+            )
+        except ApiRefused:
+            memory.status = last
+            raise
+        memory.status = last
+        before, after = (objects.mapping(item, "status") for item in (document, made))
+        memory.wrote_status(before, after, self.clock())
+        self.cache.see(kinds.LLM_DEPLOYMENT.name, made)
 
     async def _delete(
         self, kind: Kind, namespace: str, name: str, uid: str, version: str | None

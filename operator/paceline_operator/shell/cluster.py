@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from paceline_crds import crd
 from paceline_operator.decide.observed import PodEvent
+from paceline_operator.render import names
 from paceline_operator.resources import objects
 from paceline_operator.shell import kinds
 from paceline_operator.shell.errors import CONFLICT, INVALID, ApiRefused
@@ -130,6 +131,8 @@ class Cluster:
         try:
             return await self._apply(manifest, uid, resource_version)
         except ApiRefused as refused:
+            if refused.code == CONFLICT and uid is None:
+                raise ApiRefused(CONFLICT, "AlreadyExists", _taken(manifest)) from refused
             is_mended = manifest["kind"] == "Service" and uid is not None
             if refused.code != INVALID or not is_mended:
                 raise
@@ -332,3 +335,13 @@ class Cluster:
 
     def _count(self, what: str) -> None:
         self.num_writes[what] = self.num_writes.get(what, 0) + 1
+
+
+def _taken(manifest: Mapping[str, Any]) -> str:
+    """Why a create was refused. Told only if it is refused again: by then what is ours was seen."""
+    owner = objects.labels(manifest).get(names.DEPLOYMENT_LABEL, "")
+    return (
+        f"{manifest['kind']} {objects.name(manifest)} is there already and is not this "
+        f"LLMDeployment's, since it has no label {names.DEPLOYMENT_LABEL}={owner}; rename or "
+        "delete it, or give the LLMDeployment another name"
+    )

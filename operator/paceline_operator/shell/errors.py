@@ -42,6 +42,10 @@ class ApiRefused(ShellError):
         return cls(code, str(body.get("reason") or ""), str(body.get("message") or ""))
 
 
+class WatchFailed(ShellError):
+    """A watch cannot go on, as of a kind that is gone: the process ends, to begin anew."""
+
+
 class ApiUnreachable(ShellError):
     """No answer came: nobody knows whether the write was done."""
 

@@ -13,6 +13,7 @@ import kopf
 
 from paceline_operator.shell import cache as caching
 from paceline_operator.shell.cache import Cache
+from paceline_operator.shell.errors import WatchFailed
 from paceline_operator.shell.kinds import Kind
 from paceline_operator.shell.queue import WorkQueue
 from paceline_operator.shell.resync import selector_of
@@ -78,6 +79,9 @@ async def watch(
 
     `on_end` is called as soon as it is, and watches have ended: kopf takes every task that it did
     not start for one of its own, and waits five seconds for them before it returns.
+
+    Raises:
+        WatchFailed: a kind is not served any more, or the server kept answering with errors.
     """
     registry = kopf.OperatorRegistry()
     settings = kopf.OperatorSettings()
@@ -99,14 +103,20 @@ async def watch(
         )
     for name in ("kopf", "kopf.objects"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    await kopf.operator(
-        registry=registry,
-        settings=settings,
-        namespaces=list(namespaces),
-        clusterwide=not namespaces,
-        standalone=True,
-        identity=_IDENTITY,
-    )
+    try:
+        await kopf.operator(
+            registry=registry,
+            settings=settings,
+            namespaces=list(namespaces),
+            clusterwide=not namespaces,
+            standalone=True,
+            identity=_IDENTITY,
+        )
+    except Exception as error:  # kopf's classes are its own, and none of them says what to do
+        raise WatchFailed(
+            f"a watch cannot go on ({error!r}); the operator ends and has to be started again: it "
+            "waits then until the cluster serves what it needs"
+        ) from error
 
 
 def _handler(cache: Cache, queue: WorkQueue, kind: str) -> Any:

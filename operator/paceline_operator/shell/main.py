@@ -32,6 +32,8 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside of the pod
 _LOOPBACK = "127.0.0.1"
 _FIELD_MANAGER = "paceline-operator"
+_WATCHES_END_S = 10.0
+"""Watches have so long to say why they end: kopf gives those that did not fail five seconds."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,13 +115,17 @@ class _Operator:
             metrics=lambda: metrics.text(self._counts.registry),
         ):
             told_to_end = asyncio.Event()
-            tasks: tuple[asyncio.Task[Any], ...] = (
-                asyncio.create_task(self._act()),
-                asyncio.create_task(self._watch(told_to_end)),
-                asyncio.create_task(told_to_end.wait()),
-            )
+            acting: asyncio.Task[Any] = asyncio.create_task(self._act())
+            watching: asyncio.Task[Any] = asyncio.create_task(self._watch(told_to_end))
+            told: asyncio.Task[Any] = asyncio.create_task(told_to_end.wait())
+            tasks = (acting, watching, told)
             try:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if told.done():
+                    # A watch that failed tells it too, before its error is out.
+                    acting.cancel()
+                    await asyncio.wait((watching,), timeout=_WATCHES_END_S)
+                ended = [task for task in tasks if task.done() and not task.cancelled()]
             finally:
                 for task in tasks:
                     task.cancel()
@@ -129,8 +135,8 @@ class _Operator:
                 if self._prometheus is not None:
                     await self._prometheus.close()
                 await self._cluster.session.close()
-            for task in done:
-                if not task.cancelled() and (error := task.exception()) is not None:
+            for task in ended:
+                if (error := task.exception()) is not None:
                     raise _first(error)
 
     async def _watch(self, told_to_end: asyncio.Event) -> None:

@@ -5,11 +5,11 @@ All of it may be lost: nothing depends on it but words in conditions and the pat
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator.decide.actions import Action, Apply
+from paceline_operator.decide.actions import Action, Apply, WriteStatus
 from paceline_operator.decide.observed import WriteFailure
 from paceline_operator.shell.errors import CONFLICT
 
@@ -26,16 +26,18 @@ class Memory:
         uid: of the LLMDeployment that it is about.
         failures: refused writes that have not succeeded since.
         rounds: reconciles in a row that wrote something.
+        status: as the server had it after our last write; None if that is not known.
     """
 
     uid: str
     failures: dict[Target, WriteFailure] = field(default_factory=dict)
     rounds: int = 0
+    status: Mapping[str, Any] | None = None
     _applied: dict[str, str] = field(default_factory=dict)
     _rewrites: dict[str, list[float]] = field(default_factory=dict)
 
     def rewrites(self, now: float) -> dict[str, int]:
-        """`Kind/name` -> how often the same content was written again in the last ten minutes."""
+        """`Kind/name` -> how often we wrote it over somebody's change in the last ten minutes."""
         for target, times in tuple(self._rewrites.items()):
             recent = [moment for moment in times if now - moment < WINDOW_S]
             if recent:
@@ -52,6 +54,12 @@ class Memory:
             if action.uid is not None and self._applied.get(action.target) == digest:
                 self._rewrites.setdefault(action.target, []).append(now)
             self._applied[action.target] = digest
+
+    def wrote_status(self, before: Mapping[str, Any], after: Mapping[str, Any], now: float) -> None:
+        """Status was written: over our own last one, or over what somebody else had made of it."""
+        if self.status is not None and self.status != before:
+            self._rewrites.setdefault(WriteStatus.target, []).append(now)
+        self.status = after
 
     def refused(self, action: Action, code: int, reason: str, message: str) -> int:
         """An action was refused; returns how often in a row by now."""

@@ -137,8 +137,16 @@ def test_a_schedule_sends_no_request_before_its_time() -> None:
         ),
         (b"HTTP/1.1 200 OK\r\n\r\ndata: [DONE]\n\n", ""),
         (b"no HTTP\r\n\r\n", "not HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>welcome</html>", "event: <html>welcome"),
+        (b"HTTP/1.1 200 OK\r\n\r\ndata: {half\n\n", "OpenAI chunk, got {half"),
+        (b"HTTP/1.1 200 OK\r\n\r\ndata: [1]\n\n", "OpenAI chunk, got [1]"),
+        (b'HTTP/1.1 200 OK\r\n\r\ndata: {"choices": [7]}\n\n', "OpenAI chunk"),
+        (b'HTTP/1.1 200 OK\r\n\r\ndata: {"usage": {"prompt_tokens": "x"}}\n\n', "OpenAI chunk"),
     ],
-    ids=["refused", "cut", "error event", "no tokens", "no HTTP"],
+    ids=[
+        *("refused", "cut", "error event", "no tokens", "no HTTP"),
+        *("a page", "no JSON", "no object", "no choice", "no number"),
+    ],
 )
 def test_what_goes_wrong_is_an_error_of_that_answer(answer: bytes, error: str) -> None:
     async def serve_raw(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

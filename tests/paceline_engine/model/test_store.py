@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.model import store
+from paceline_engine.model.made_once import made_once
 from paceline_engine.testing.tiny_model import TinyModel, write_tiny_model
 
 
@@ -61,74 +61,31 @@ def test_a_broken_build_leaves_no_folder_behind(tmp_path: Path) -> None:
     assert left == []
 
 
-def test_two_builders_at_once_build_once(tmp_path: Path) -> None:
-    builds = []
-    inside, go_on = threading.Event(), threading.Event()
-
-    def build() -> None:
-        with store._made_once(tmp_path / "models" / "one") as (folder, building):
-            if building is not None:
-                inside.set()
-                go_on.wait(10)
-                (building / "file").write_text("x")
-                builds.append(folder)
-
-    threads = [threading.Thread(target=build) for _ in range(3)]
-    threads[0].start()
-    assert inside.wait(10)
-    for thread in threads[1:]:
-        thread.start()
-    go_on.set()
-    for thread in threads:
-        thread.join(10)
-    assert builds == [tmp_path / "models" / "one"]
-    assert (builds[0] / "file").read_text() == "x"
-
-
-def test_what_a_killed_builder_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    left, others = tmp_path / ".one-abcd1234", tmp_path / ".one-more-abcd1234"
-    for folder in (left, others):
-        folder.mkdir()
-    with store._made_once(tmp_path / "one") as (_, building):
-        assert building is not None
-    assert not left.exists()
-    assert others.exists()
-
-
-@pytest.mark.parametrize("damage", ["cut", "no tokenizer", "no head"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "no tokenizer", "no head", "half a tokenizer", "empty config", "no template"]
+)
 def test_a_conversion_that_has_lost_something_is_made_again(tmp_path: Path, damage: str) -> None:
     made = TinyModel(hidden_size=16, num_layers=1).write(tmp_path / "one")
-    with store._made_once(made, store._is_whole) as (_, building):
+    with made_once(made, store._is_whole) as (_, building):
         assert building is None
     weights = made / "model.safetensors"
     if damage == "cut":
         weights.write_bytes(weights.read_bytes()[:-1])
     elif damage == "no head":
         weights.write_bytes(b"\xff" * 100)
+    elif damage == "half a tokenizer":
+        tokenizer = made / "tokenizer.json"
+        tokenizer.write_bytes(tokenizer.read_bytes()[: tokenizer.stat().st_size // 2])
+    elif damage == "no template":
+        (made / "tokenizer_config.json").unlink()
+    elif damage == "empty config":
+        (made / "config.json").write_bytes(b"")
     else:
         (made / "tokenizer.json").unlink()
-    with store._made_once(made, store._is_whole) as (folder, building):
+    with made_once(made, store._is_whole) as (folder, building):
         assert building is not None
         (building / "file").write_text("new")
     assert [path.name for path in folder.iterdir()] == ["file"]
-
-
-def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
-    taken = tmp_path / "taken"
-    taken.write_text("a file where the folder should be")
-    with (
-        pytest.raises(StartFailed, match=r"taken.*--cache-dir") as refused,
-        store._made_once(taken / "models" / "one"),
-    ):
-        pass
-    assert refused.value.reason == "DownloadFailed"
-    with (
-        pytest.raises(StartFailed, match="No space left"),
-        store._made_once(tmp_path / "models" / "one"),
-        Path("/dev/full").open("wb", buffering=0) as full,
-    ):
-        full.write(b"x")
-    assert not [path for path in (tmp_path / "models").iterdir() if path.is_dir()]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The choice of kernels follows the setting, the machine and what was measured."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_the_setting_decides_what_is_rounded(tmp_path: Path, dtype: DType) -> No
     assert choice.kv_dtype == (torch.bfloat16 if is_rounded else torch.float32)
     assert choice.dtype == (DType.BFLOAT16 if is_rounded else DType.FLOAT32)
     assert choice.described()["reason"]
+
+
+def test_a_model_that_our_kernels_cannot_take_is_told_aloud(tmp_path: Path) -> None:
+    config = load_config(TinyModel().write(tmp_path))
+    odd = choose_kernels(dataclasses.replace(config, head_dim=12), DType.FLOAT32)
+    assert odd.ops == "torch"
+    assert odd.fallback is not None
+    if ops.cpu_unavailable_reason() is None:
+        assert odd.fallback == "head_dim 12 is no multiple of 8"
+        assert choose_kernels(config, DType.FLOAT32).fallback is None
 
 
 def test_units_are_read_from_the_flags(tmp_path: Path) -> None:

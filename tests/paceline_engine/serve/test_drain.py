@@ -123,6 +123,16 @@ def test_a_second_signal_ends_the_wait(drain: Drain, first: str, second: str) ->
     assert drain.advance(1.0, 1) is DrainPhase.DRAINING
 
 
+@pytest.mark.parametrize("first", ["terminate", "interrupt", "hang_up"])
+def test_a_closed_terminal_drains_and_is_never_a_second_signal(drain: Drain, first: str) -> None:
+    getattr(drain, first)(0.0)
+    drain.hang_up(1.0)
+    assert drain.advance(1.0, 1) is DrainPhase.DRAINING
+    assert not drain.is_cut_short
+    drain.advance(2.0, 0)
+    assert drain.may_exit
+
+
 def test_a_second_signal_in_phase_1_ends_that_too() -> None:
     drain = Drain(shutdown_timeout_s=30.0, sigterm_propagation_s=60.0)
     drain.terminate(0.0)

@@ -196,6 +196,21 @@ def test_a_second_signal_ends_the_wait(tmp_path: Path) -> None:
         assert server.ends_with() == 0
 
 
+def test_a_closed_terminal_lets_running_requests_finish(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path) as server,
+        server.http.stream("POST", "/v1/completions", json=completion(300)) as running,
+    ):
+        chunks = events(running.iter_lines())
+        next(chunks)
+        for pid in (server.process.pid, server.step_process()):  # as the kernel signals the group
+            os.kill(pid, signal.SIGHUP)
+        reasons = [choice["finish_reason"] for chunk in chunks for choice in chunk["choices"]]
+        assert reasons[-1] == "length"
+        assert server.ends_with() == 0
+        assert "drain (SIGHUP)" in server.log.read_text()
+
+
 def test_a_drain_by_post_keeps_the_process_until_sigterm(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         answer = server.admin.post("/v1/paceline/drain", json={"propagation_s": 0.5})

@@ -135,6 +135,11 @@ def test_other_files_are_refused(tmp_path: Path, ran: Simulator):
         strange = body["requests"] | {column: [value] * num_requests}
         with pytest.raises(BadRecording, match="something else"):
             recording.read(body | {"requests": strange})
+    for column in ("numPromptTokens", "numOutputTokens", "maxTokens"):
+        for value in (-1, 10**15, float("nan")):
+            huge = body["requests"] | {column: [value] * num_requests}
+            with pytest.raises(BadRecording, match=f"{column}.*maxModelLen"):
+                recording.read(body | {"requests": huge})
     file.write_text("[" * 100_000)
     with pytest.raises(BadRecording, match="must be a recording"):
         recording.load(file)

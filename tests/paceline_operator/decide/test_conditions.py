@@ -23,6 +23,7 @@ GOOD = Facts(
     model_name="demo",
     model_phase="Ready",
 )
+UNSERVED: dict[str, Any] = {"replicas": 0, "num_pods": 0, "num_ready": 0, "num_serving": 0}
 BROKEN = Failure(reason=FailureReason.OUT_OF_MEMORY, message="9 GB wanted")
 STUCK = Failure(reason=FailureReason.INSUFFICIENT_GPU, message="no device")
 
@@ -57,6 +58,16 @@ def short(verdict: Verdict) -> tuple[str, str]:
         ({"agreement": Agreement.PENDING}, "Ready", ("False", "SettingsPending")),
         ({"agreement": Agreement.OVERDUE}, "Ready", ("False", "SettingsNotAgreed")),
         ({"has_settings_api": False}, "Ready", ("True", "AllPodsReady")),
+        (UNSERVED, "Ready", ("True", "ScaledToZero")),
+        ({**UNSERVED, "missing": ("Service/demo",)}, "Ready", ("False", "ChildrenPending")),
+        ({**UNSERVED, "missing": ("Service/demo",)}, "Reconciling", ("True", "ChildrenPending")),
+        ({"missing": ("Service/demo",)}, "Ready", ("False", "ChildrenPending")),
+        (
+            {**UNSERVED, "missing": ("Service/demo",), "failure": BROKEN},
+            "Ready",
+            ("False", "OutOfMemory"),
+        ),
+        ({"num_ready": 1, "missing": ("Service/demo",)}, "Ready", ("False", "PodsNotReady")),
     ],
 )
 def test_facts_give_a_condition(
@@ -110,30 +121,6 @@ def test_a_refused_spec_is_stalled_and_says_why() -> None:
     assert short(made["Stalled"]) == ("True", "NotSupported")
 
 
-def test_a_time_of_transition_changes_with_the_status_alone() -> None:
-    first = conditions.as_status([told()["Ready"]], [], 1, 100.0)
-    again = conditions.as_status([told()["Ready"]], first, 2, 200.0)
-    assert again[0]["lastTransitionTime"] == first[0]["lastTransitionTime"]
-    assert again[0]["observedGeneration"] == 2
-    lost = conditions.as_status([told(num_ready=1)["Ready"]], again, 2, 300.0)
-    assert lost[0]["lastTransitionTime"] > first[0]["lastTransitionTime"]
-
-
-def test_events_are_for_transitions_and_each_reason_once() -> None:
-    before = conditions.as_status(conditions.verdicts(GOOD), [], 1, 100.0)
-    assert conditions.events(conditions.verdicts(GOOD), before) == ()
-    broken = conditions.verdicts(replace(GOOD, num_ready=1, failure=BROKEN))
-    (event,) = conditions.events(broken, before)
-    assert (event.type, event.reason) == ("Warning", "OutOfMemory")
-
-
-def test_stages_that_alternate_for_each_pod_make_one_event() -> None:
-    rolling = replace(GOOD, stage=Stage.ROLLING_OUT, num_old=1)
-    before = conditions.as_status(conditions.verdicts(rolling), [], 1, 100.0)
-    draining = conditions.verdicts(replace(rolling, stage=Stage.DRAINING))
-    assert conditions.events(draining, before) == ()
-
-
 def test_every_reason_is_a_constant_that_the_schema_allows() -> None:
     allowed = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
     for family in (Reason, FailureReason, Stage, Agreement):
@@ -149,10 +136,3 @@ def test_the_two_of_kstatus_are_never_true_together() -> None:
                 if item.status is ConditionStatus.TRUE
             }
             assert not {ConditionType.STALLED, ConditionType.RECONCILING} <= kinds
-
-
-def test_a_message_is_never_longer_than_the_schema_allows() -> None:
-    refusal = Refusal(reason="InvalidSpec", message="x" * 100_000)
-    made = conditions.verdicts(replace(GOOD, refusal=refusal))
-    shown = conditions.as_status(made, [], 1, 0.0)
-    assert max(len(item["message"]) for item in shown) == conditions.LONGEST_MESSAGE

@@ -13,6 +13,7 @@ from paceline_operator.decide import plan as planning
 from paceline_operator.decide.actions import Apply, Delete, Event, WriteStatus
 from paceline_operator.decide.observed import Config, Inputs, Observed, WriteFailure
 from paceline_operator.render.names import INPUTS_ANNOTATION
+from paceline_operator.resources import objects
 from paceline_operator.testing.world import START, World
 from paceline_operator.testing.worlds import settled, spec_of
 
@@ -50,6 +51,22 @@ def test_pods_start_only_when_their_config_map_is_there() -> None:
     world.reconcile()
     assert len(world.store.of_kind("ConfigMap")) == 1
     assert world.store.of_kind("Deployment")[0]["spec"]["replicas"] == 1
+
+
+def test_ready_without_pods_is_said_only_once_all_that_serves_is_there() -> None:
+    world = World(spec_of(replicas=0))
+    said = []
+    for _ in range(4):
+        world.reconcile()
+        said.append((world.condition("Ready"), len(world.store.of_kind("ConfigMap"))))
+    pending, ready = ("False", "ChildrenPending"), ("True", "ScaledToZero")
+    assert said == [(pending, 0), (pending, 1), (ready, 1), (ready, 1)]
+    assert world.journal.count("WriteStatus LLMDeployment/status") == 2
+    del world.store.objects["Service", "demo"]
+    world.reconcile()
+    assert world.condition("Ready") == pending
+    world.settle()
+    assert world.condition("Ready") == ready
 
 
 def test_kstatus_conditions_are_there_only_while_true() -> None:
@@ -213,6 +230,23 @@ def test_a_definition_older_than_the_operator_is_told_and_its_upgrade_noticed() 
         world.config = Config(schema_version=version)
         world.settle()
         assert world.condition("Degraded") == ("False", "AsExpected")
+
+
+def test_fields_of_a_newer_definition_are_told_and_the_rest_of_spec_holds() -> None:
+    world = settled()
+    world.config = replace(world.config, schema_version=crd.SCHEMA_VERSION + 1)
+    world.settle()
+    assert world.condition("Degraded") == ("False", "AsExpected"), "it uses none of them"
+    world.edit(spec_of(maxModelLen=256, kvCache={"tiers": 2}, future=[1]))
+    world.settle()
+    assert world.condition("Ready") == ("True", "AllPodsReady")
+    assert world.condition("Degraded") == ("True", "DefinitionNewer")
+    told = objects.condition(world.document, "Degraded")["message"]
+    assert "spec.kvCache.tiers" in told
+    assert "spec.future" in told
+    world.edit(spec_of(maxModelLen=256))
+    world.settle()
+    assert world.condition("Degraded") == ("False", "AsExpected")
 
 
 def test_a_budget_is_lowered_before_a_scale_down_and_raised_once_pods_serve() -> None:

@@ -133,21 +133,41 @@ def test_lists_that_expire_are_asked_for_again(key_file: Path) -> None:
     assert rig.world.condition("Ready")[0] == "True"
 
 
-def test_a_service_of_somebody_else_is_left_alone_and_told_about(key_file: Path) -> None:
-    rig = make(key_file)
+def put_theirs(rig: Rig, kind: str, api_version: str) -> dict[str, Any]:
+    """An object of somebody else under a name that the operator wants."""
     uid, version = rig.world.store.stamp()
+    metadata = {"name": "demo", "namespace": "models", "uid": uid, "resourceVersion": version}
     theirs = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": "demo",
-            "namespace": "models",
-            "uid": uid,
-            "resourceVersion": version,
-        },
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": metadata,
         "spec": {"selector": {"app": "theirs"}},
     }
-    rig.world.store.objects["Service", "demo"] = theirs
+    rig.world.store.objects[kind, "demo"] = theirs
+    return theirs
+
+
+def test_a_service_of_somebody_else_is_left_alone_and_told_about(key_file: Path) -> None:
+    rig = make(key_file)
+    theirs = put_theirs(rig, "Service", "v1")
     rig.settle()
     assert theirs["spec"] == {"selector": {"app": "theirs"}}
     assert rig.world.condition("Degraded") == ("True", "ChildConflict")
+    told = objects.condition(rig.world.document, "Degraded")["message"]
+    assert "Service demo is there already" in told
+    assert "paceline.dev/deployment=demo" in told
+    rig.world.edit({**FIRST, "replicas": 0})
+    rig.settle()
+    assert rig.world.condition("Ready") == ("False", "ChildConflict"), "not ready without it"
+    del rig.world.store.objects["Service", "demo"]
+    rig.settle()
+    assert rig.world.condition("Ready") == ("True", "ScaledToZero")
+
+
+def test_a_policy_of_somebody_else_is_told_about_and_holds_nothing_up(key_file: Path) -> None:
+    rig = make(key_file)
+    theirs = put_theirs(rig, "NetworkPolicy", "networking.k8s.io/v1")
+    rig.settle()
+    assert theirs["spec"] == {"selector": {"app": "theirs"}}
+    assert rig.world.condition("Degraded") == ("True", "ChildConflict")
+    assert rig.world.condition("Ready") == ("True", "AllPodsReady")

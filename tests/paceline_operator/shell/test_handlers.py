@@ -11,8 +11,10 @@ import pytest
 
 from paceline_operator.shell import handlers, kinds
 from paceline_operator.shell.cache import Cache, Key
+from paceline_operator.shell.errors import WatchFailed
 from paceline_operator.shell.handlers import Untracked
 from paceline_operator.shell.queue import WorkQueue
+from paceline_operator.testing import http_api
 
 
 class Uncopied:
@@ -68,6 +70,25 @@ def test_watching_begins_for_a_user_without_a_name_and_its_end_is_told_at_once(
 
     asyncio.run(begin())
     assert has_begun.is_set()
+
+
+def test_a_kind_that_is_gone_ends_the_watches_with_a_sentence() -> None:
+    """As when somebody deletes the definition: a watch that begins anew is answered with 404."""
+
+    async def watch() -> None:
+        async with http_api.serving(is_gone=True) as address:
+            await handlers.watch(
+                Cache("m"),
+                WorkQueue(_nothing, 1),
+                [kinds.LLM_DEPLOYMENT],
+                ("models",),
+                "default",
+                lambda: kopf.ConnectionInfo(server=address),
+                lambda: None,
+            )
+
+    with pytest.raises(WatchFailed, match="could not find the requested resource"):
+        asyncio.run(asyncio.wait_for(watch(), 20))
 
 
 async def _nothing(_: Key) -> None:

@@ -40,3 +40,16 @@ def test_new_content_is_no_rewrite() -> None:
     other = {**MANIFEST, "spec": {"a": 2}}
     memory.succeeded(Apply(manifest=other, uid="u1", resource_version="6"), 1.0)
     assert memory.rewrites(1.0) == {}
+
+
+def test_status_counts_as_rewritten_where_somebody_else_had_changed_it() -> None:
+    memory = Memory("u1")
+    ours, theirs = {"replicas": 1}, {"replicas": 7}
+    memory.wrote_status({}, ours, 0.0)
+    memory.wrote_status(ours, {"replicas": 2}, 1.0)
+    assert memory.rewrites(2.0) == {}, "it was ours to change"
+    memory.wrote_status(theirs, ours, 3.0)
+    assert memory.rewrites(4.0) == {"LLMDeployment/status": 1}
+    memory.status = None
+    memory.wrote_status(theirs, ours, 5.0)
+    assert memory.rewrites(6.0) == {"LLMDeployment/status": 1}, "nobody knows whose it was"

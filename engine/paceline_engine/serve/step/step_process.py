@@ -38,6 +38,7 @@ EXIT_START_FAILED = 3
 EXIT_DEVICE_BROKEN = 4
 EXIT_INTERNAL = 1
 _PHASES = {
+    "wait": StartupPhase.FETCHING,
     "download": StartupPhase.FETCHING,
     "convert": StartupPhase.CONVERTING,
     "config": StartupPhase.LOADING,
@@ -102,8 +103,8 @@ class Starting:
 def main(argv: list[str] | None = None) -> int:
     """Serve one client until it ends; returns the exit code."""
     # Before anything slow: a signal to the whole process group is for the client to act upon.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     parent.end_with_parent(signal.SIGKILL)
     # Imports and loading make objects that stay: an eighth of their time would be collection.
     gc.disable()
@@ -137,6 +138,11 @@ def _serve(link: Link, page: SharedHeartbeat) -> int:
         return _give_up(link, "OutOfMemory", f"out of memory: {error}", EXIT_START_FAILED)
     except LinkClosed:
         raise
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        log.debug("the import that failed", exc_info=True)
+        message = f"the engine cannot import {package}; install `paceline[engine]`"
+        return _give_up(link, "Internal", message, EXIT_START_FAILED)
     except Exception as error:
         log.exception("the step process failed")
         return _give_up(link, "Internal", f"{type(error).__name__}: {error}", EXIT_INTERNAL)

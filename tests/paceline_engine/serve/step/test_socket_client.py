@@ -293,7 +293,7 @@ def test_a_client_that_closes_while_the_model_loads_waits_for_nothing(tmp_path: 
 def test_signals_to_the_whole_group_leave_the_engine_to_its_client(tmp_path: Path) -> None:
     async def go(client: SocketEngineClient) -> None:
         assert client.pid is not None
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(client.pid, number)
         _, finished = await collect(await client.submit(make_request(1)))
         assert finished.reason is FinishReason.LENGTH
