@@ -45,9 +45,8 @@ class ExpectedOutput:
 
     def forecast(self, num_output_tokens: int, max_output_tokens: int) -> int:
         """Tokens still to come for a request that has `num_output_tokens` already."""
-        expected = min(self._share * max_output_tokens, self._tokens)
-        left = max_output_tokens - num_output_tokens
-        return max(0, min(left, math.ceil(expected) - num_output_tokens))
+        expected = math.ceil(min(self._share * max_output_tokens, self._tokens))
+        return max(0, min(max_output_tokens, expected) - num_output_tokens)
 
 
 class Brake:

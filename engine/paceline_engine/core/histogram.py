@@ -35,7 +35,7 @@ class Histogram:
             return
         for index, count in enumerate(np.bincount(np.searchsorted(self._array, values))):
             self._counts[index] += int(count)
-        self._sum += float(values.sum())
+        self._sum += float(np.add.reduce(values))
 
     def data(self) -> HistogramData:
         """A copy for the snapshot."""

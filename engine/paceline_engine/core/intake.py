@@ -68,19 +68,21 @@ def blocks_to_start(
         KV blocks; None if it has to wait for a seat or for blocks.
     """
     starters, seated = state.queue.starters, state.slots.num_seated
-    if len(starters) < len(state.queue) or state.num_free_seats <= len(starters):
+    num_starters = len(starters)
+    if num_starters < len(state.queue) or state.num_free_seats <= num_starters:
         return None
     if state.fair is not None and not state.fair.may_start(tenant):
         return None
     if seated and state.settings.batching is Batching.STATIC and not state.is_batch_open:
         return None
     wanted = -(-_final_tokens(state, num_tokens, num_tokens, limit) // state.limits.block_size)
-    if not seated and not state.queue:
+    if not seated and not num_starters:
         return wanted  # alone: it is let in whatever the forecast says
+    spare = state.pool.num_free - state.reserve_blocks - starters.num_blocks
+    if wanted <= spare - state.slots.num_to_come:
+        return wanted  # whatever becomes of those that run
     state.settle()
-    promised = state.slots.promised_blocks(state.expected.tail)
-    room = state.pool.num_free - promised - state.reserve_blocks
-    return wanted if wanted <= room - starters.num_blocks else None
+    return wanted if wanted <= spare - state.slots.promised_blocks(state.expected.tail) else None
 
 
 def _final_tokens(state: SchedulerState, known: int, num_prompt: int, limit: int) -> int:
@@ -119,7 +121,7 @@ class Walk:
         self._draft = draft
         self._now = now
         self._head: TrackedRequest | None = None
-        self._promised = state.slots.promised_blocks(state.expected.tail)
+        self._promised = -1  # not counted: nobody has needed it
         self._reserve = state.reserve_blocks
 
     def run(self) -> None:
@@ -175,7 +177,9 @@ class Walk:
         wanted = -(-final // size) - has
         revived = state.pool.num_idle(hits) if hits else 0
         free = state.pool.num_free - revived
-        room = free - self._promised - self._reserve
+        room = free - self._reserve - state.slots.num_to_come
+        if wanted > room:
+            room = free - self._reserve - self._num_promised()
         chunk = -(-(has * size + n) // size) - has
         is_alone = not state.slots.num_seated and not state.in_flight
         if not (chunk <= free and (is_alone or (wanted <= room and self._may_pass(wanted)))):
@@ -198,8 +202,15 @@ class Walk:
         start = has * size
         filled = table[has : (start + n) // size]
         note_chunk(state, self._draft, tracked, start, n, total=known, filled=filled)
-        self._promised += wanted - chunk
+        if self._promised >= 0:
+            self._promised += wanted - chunk
         return True
+
+    def _num_promised(self) -> int:
+        """Blocks that running requests are expected to take, in place of the most they may."""
+        if self._promised < 0:
+            self._promised = self._state.slots.promised_blocks(self._state.expected.tail)
+        return self._promised
 
     def _take_kept(self, tracked: TrackedRequest, num_wanted: int) -> bool:
         """Take blocks that preempted requests kept, for the head that does not fit.

@@ -83,6 +83,9 @@ def _check_slots(state: SchedulerState) -> None:
     assert slots.promised_blocks(tail) == num_promised, "promised blocks are not kept up to date"
     size = state.limits.block_size
     seated = [slot for slot, tracked in enumerate(slots.tracked) if tracked is not None]
+    to_come = [-(-slots.compute_end[s] // size) - len(slots.blocks(s)) for s in seated]
+    assert slots.num_to_come == sum(to_come) >= num_promised, "blocks to come are miscounted"
+    assert min(to_come, default=0) >= 0, "a request has blocks that it can never fill"
     offered = np.flatnonzero(state.offered.count).tolist()
     assert set(offered) <= set(seated), "drafts of a request that left its slot"
     assert slots.num_seated == len(seated) == int(slots.is_seated.sum())

@@ -149,7 +149,7 @@ class RequestRows:
         """The prompts of these rows are done; returns their tokens."""
         counts = self.prompt_tokens[at]
         self.tenants.serve(0, self.tenant[at], counts)
-        return int(counts.sum())
+        return int(np.add.reduce(counts))
 
     def serve_outputs(self, at: NDArray[np.int64], counts: NDArray[np.integer[Any]]) -> None:
         """These rows got output tokens that count."""

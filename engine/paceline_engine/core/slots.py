@@ -52,6 +52,8 @@ class Slots:
             index of one dimension (`entries`) is several times cheaper than one of two or three.
         ones, zeros, all_true: [slots] that nobody can write to; plans share parts of them.
         tracked: the request in each slot.
+        num_to_come: blocks that running requests take beyond those they have, if each gets as long
+            as it may: never less than `promised_blocks`, and known without a count.
     """
 
     def __init__(self, limits: EngineLimits) -> None:
@@ -86,6 +88,7 @@ class Slots:
         self.num_seated = 0
         self._free = list(range(n - 1, -1, -1))
         self._is_stale = False
+        self.num_to_come = 0
         self._num_promised = -1  # not counted since something changed that it depends on
         self._num_seen = -1  # outputs that had ended then
         self._final_blocks = np.zeros(n, dtype=np.int32)  # as it was counted, by slot
@@ -121,7 +124,6 @@ class Slots:
         known, prompt = len(tracked.token_ids), tracked.num_prompt_tokens
         if tracked.limit > self.tokens.shape[1]:
             self._reserve(tracked.limit)
-        params = tracked.request.params
         self.tokens[slot, :known] = tracked.token_ids
         self.computed[slot] = num_computed
         self.total[slot] = known
@@ -129,7 +131,7 @@ class Slots:
         self.drafts_in_flight[slot] = 0
         self.owned[slot] = len(blocks) * self.block_size
         self.limit[slot] = tracked.limit
-        self.compute_end[slot] = tracked.limit - 1 if params.max_tokens else prompt
+        self.compute_end[slot] = compute_end = _compute_end(tracked)
         self.num_prompt[slot] = prompt
         self.last_step[slot] = -1
         self.request_id[slot] = tracked.request_id
@@ -137,6 +139,7 @@ class Slots:
         self.num_blocks[FULL, slot] = len(blocks)
         self.tables[FULL, slot, : len(blocks)] = blocks
         self.promised[slot] = num_promised
+        self.num_to_come += -(-compute_end // self.block_size) - len(blocks)
         self._num_promised = -1
         self.tracked[slot] = tracked
         tracked.slot = slot
@@ -151,17 +154,19 @@ class Slots:
         Returns:
             The blocks of each, tail first, still referenced: the caller releases them.
         """
-        seats = [tracked.slot for tracked in leaving]
-        tables: list[list[int]] = [self.blocks(slot)[::-1].tolist() for slot in seats]
-        at: Rows = np.array(seats, dtype=np.intp)
-        self.epoch[at] += 1
-        self.is_seated[at] = self.is_prefilling[at] = False
-        self.num_blocks[FULL][at] = 0
+        tables = []
         for tracked in leaving:
-            self.tracked[tracked.slot] = None
+            slot = tracked.slot
+            blocks: list[int] = self.blocks(slot)[::-1].tolist()
+            tables.append(blocks)
+            self.num_to_come += len(blocks) - -(-_compute_end(tracked) // self.block_size)
+            self.epoch[slot] += 1
+            self.is_seated[slot] = self.is_prefilling[slot] = False
+            self.num_blocks[FULL, slot] = 0
+            self.tracked[slot] = None
             tracked.slot = -1
-        self._free += seats
-        self.num_seated -= len(seats)
+            self._free.append(slot)
+        self.num_seated -= len(leaving)
         self._num_promised = -1
         self._is_stale = True
         return tables
@@ -191,6 +196,7 @@ class Slots:
         self.tables[FULL, slot, start:end] = blocks
         self.num_blocks[FULL, slot] = end
         self.owned[slot] = end * self.block_size
+        self.num_to_come -= len(blocks)
         self._num_promised = -1
 
     def entries(self, slots: Rows, index: NDArray[np.integer[Any]]) -> Rows:
@@ -205,6 +211,7 @@ class Slots:
         self.flat_tables[self.entries(slots, at)] = blocks
         num_blocks[slots] = at + 1
         self.owned[slots] += self.block_size
+        self.num_to_come -= len(slots)
         if self._num_promised >= 0:  # to count again takes several times as long
             self._num_promised -= int(np.count_nonzero(self._final_blocks[slots] > at))
 
@@ -215,6 +222,7 @@ class Slots:
         if dropped:
             self.num_blocks[FULL, slot] = keep
             self.owned[slot] = keep * self.block_size
+            self.num_to_come += len(dropped)
             self._num_promised = -1
         return list(dropped)
 
@@ -227,7 +235,8 @@ class Slots:
         """
         if self._num_promised < 0 or self._num_seen != tail.num_seen:
             self._num_seen = tail.num_seen
-            order = self.order[self.is_seated[self.order]]
+            self.compact()
+            order = self.order
             have, total = self.num_blocks[FULL][order], self.total[order]
             output = total - self.num_prompt[order]
             growth = tail.expected(output) - output
@@ -243,6 +252,7 @@ class Slots:
 
     def set_num_blocks(self, slots: Rows, num_blocks: Int32) -> None:
         """Tables of several slots have grown to [m] so many blocks, written before."""
+        self.num_to_come -= int(np.add.reduce(num_blocks - self.num_blocks[FULL][slots]))
         self.num_blocks[FULL][slots] = num_blocks
         self.owned[slots] = num_blocks * self.block_size
         self._num_promised = -1
@@ -267,3 +277,8 @@ class Slots:
         self.flat_tokens = tokens.reshape(-1)
         self.flat_blocks = tokens.reshape(-1, self.block_size)
         self.flat_tables = tables[FULL].reshape(-1)
+
+
+def _compute_end(tracked: TrackedRequest) -> int:
+    """C beyond which nothing is left to compute."""
+    return tracked.limit - 1 if tracked.request.params.max_tokens else tracked.num_prompt_tokens

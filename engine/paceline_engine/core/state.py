@@ -141,7 +141,7 @@ class SchedulerState:
 
     @property
     def reserve_blocks(self) -> int:
-        """The same, and what must stay free after preemptions."""
+        """Blocks that admission leaves free: the watermark's, and more after preemptions."""
         return self.watermark_blocks + self.brake.extra_blocks(self.slots.num_seated)
 
     @property
@@ -249,17 +249,17 @@ class SchedulerState:
 
     def _unseat(self, leaving: Sequence[TrackedRequest]) -> list[list[int]]:
         """Running requests lose their slots; their blocks, tail first, are still to be given up."""
-        seats = [tracked.slot for tracked in leaving]
-        if self.fair is not None:
-            for tracked in leaving:
-                self.fair.leaves_slot(tracked, int(self.slots.total[tracked.slot]))
-        for tracked, last_step in zip(leaving, self.slots.last_step[seats].tolist(), strict=True):
-            tracked.last_step = last_step
+        seats = []
+        for tracked in leaving:
+            slot = tracked.slot
+            seats.append(slot)
+            if self.fair is not None:
+                self.fair.leaves_slot(tracked, int(self.slots.total[slot]))
+            tracked.last_step = int(self.slots.last_step[slot])
+            self.prefilling.pop(slot, None)
         tables = self.slots.unseat(leaving)
         self.stops.remove(seats)
         self.offered.forget(seats)
-        for slot in seats:
-            self.prefilling.pop(slot, None)
         self.removed += seats
         self.template = None
         self.is_intake_due = True

@@ -41,33 +41,42 @@ class StepFeatures:
 
 
 def of(plan: StepPlan) -> StepFeatures:
-    """Sizes of a plan: a few vector operations, fewest for a step of single tokens."""
-    num_rows = len(plan.slots)
+    """Sizes of a plan: a few vector operations, and Python for each chunk of a prompt."""
     num_tokens = int(np.add.reduce(plan.num_tokens))
     kv_tokens = int(np.add.reduce(plan.starts)) + num_tokens
     num_yielding = int(np.count_nonzero(plan.samples))
-    if num_tokens == num_rows:
-        return StepFeatures(
-            num_rows=num_rows,
-            num_prefill_tokens=num_rows - num_yielding,
-            num_decode_tokens=num_yielding,
-            kv_tokens_read=kv_tokens,
-            attention_pairs=kv_tokens,
-            num_sampled=num_yielding,
-        )
-    is_decode = plan.samples & (plan.num_tokens - plan.num_drafts == 1)
-    num_decode = int(np.add.reduce(plan.num_tokens[is_decode]))
-    tokens = plan.num_tokens.astype(np.int64)
-    # Each row's t * start + t * (t + 1) / 2, summed up.
-    own = (int(tokens @ tokens) + num_tokens) // 2
+    if len(plan.draft_tokens):
+        num_decode, pairs = _count_rows(plan, num_tokens)
+    else:
+        num_decode, pairs = num_yielding, kv_tokens
+        if num_tokens > len(plan.slots):
+            first = int((plan.num_tokens > 1).argmax())  # decodes stand before
+            for start, n, yields in zip(
+                plan.starts[first:].tolist(),
+                plan.num_tokens[first:].tolist(),
+                plan.samples[first:].tolist(),
+                strict=True,
+            ):
+                num_decode -= yields and n > 1
+                pairs += (n - 1) * start + n * (n - 1) // 2
     return StepFeatures(
-        num_rows=num_rows,
+        num_rows=len(plan.slots),
         num_prefill_tokens=num_tokens - num_decode,
         num_decode_tokens=num_decode,
         kv_tokens_read=kv_tokens,
-        attention_pairs=int(tokens @ plan.starts.astype(np.int64)) + own,
-        num_sampled=num_yielding + int(np.add.reduce(plan.num_drafts)),
+        attention_pairs=pairs,
+        num_sampled=num_yielding + len(plan.draft_tokens),
     )
+
+
+def _count_rows(plan: StepPlan, num_tokens: int) -> tuple[int, int]:
+    """Tokens of decodes, their drafts included, and attention pairs, of rows of any kind."""
+    is_decode = plan.samples & (plan.num_tokens - plan.num_drafts == 1)
+    tokens = plan.num_tokens.astype(np.int64)
+    # Each row's t * start + t * (t + 1) / 2, summed up.
+    own = (int(tokens @ tokens) + num_tokens) // 2
+    pairs = int(tokens @ plan.starts.astype(np.int64)) + own
+    return int(np.add.reduce(plan.num_tokens[is_decode])), pairs
 
 
 def of_decodes(contexts: NDArray[np.int32]) -> StepFeatures:

@@ -50,7 +50,7 @@ class TenantTally:
     ) -> None:
         """Tenants were given tokens of a kind, [m] each."""
         if len(self._indices) == 1:
-            self._served[0, kind] += int(counts.sum())
+            self._served[0, kind] += int(np.add.reduce(counts))
         else:
             np.add.at(self._served[:, kind], indices, counts)
 

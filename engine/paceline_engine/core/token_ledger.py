@@ -31,6 +31,7 @@ class TokenLedger:
     ) -> None:
         self._rows, self._slo = rows, slo
         self._counters, self._histograms = counters, histograms
+        self._ones = np.ones(len(rows.of_slot), dtype=np.int32)  # read only
         self._owed_tokens = 0  # counted for requests that then ended earlier
         self._steady_slots: AnyRows | None = None  # who got tokens last, all at the same moment
         self._steady_at = np.empty(0, dtype=np.int64)  # their rows
@@ -55,7 +56,7 @@ class TokenLedger:
         rows = self._rows
         at = rows.of_slot[slots.astype(np.intp)]  # an index of int32 is much slower
         if counts is None:
-            counts = np.ones(len(slots), dtype=np.int32)
+            counts = self._ones[: len(slots)]
             self._steady_slots, self._steady_at, self._steady_since_s = slots, at, now
         last = rows.last_token_s[at]
         rows.last_token_s[at] = now

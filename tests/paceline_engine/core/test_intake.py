@@ -208,6 +208,19 @@ def test_a_head_of_the_same_level_waits_for_running_ones_and_leaves_kept_blocks_
     trial.assert_all_solo()
 
 
+@pytest.mark.parametrize(("num_blocks", "is_forecast"), [(64, False), (10, True)])
+def test_what_runs_is_forecast_only_where_blocks_may_get_short(
+    num_blocks: int, is_forecast: bool
+) -> None:
+    trial = Trial(tiny_limits(num_blocks=num_blocks, block_size=8), is_checked=False)
+    for number in range(4):
+        trial.submit([number] * 9, max_tokens=30)
+        trial.step()
+    trial.run()
+    trial.assert_all_solo()
+    assert (trial.scheduler._state.slots._num_seen >= 0) == is_forecast
+
+
 def is_preempted(described: dict[str, Any]) -> bool:
     return described["state"] == "preempted"
 

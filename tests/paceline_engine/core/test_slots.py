@@ -105,3 +105,24 @@ def test_promises_are_counted_again_when_longer_outputs_are_seen() -> None:
     before = slots.promised_blocks(tail)
     tail.observe(300)
     assert slots.promised_blocks(tail) > before
+
+
+def test_blocks_to_come_follow_every_change_of_tables_and_seats() -> None:
+    slots = Slots(LIMITS)
+    one, other = tracked(0, 5, max_tokens=36), tracked(1, 20, max_tokens=0)
+    first = slots.seat(one, 0, [1], 2)  # computes 40 tokens: 5 blocks
+    assert slots.num_to_come == 4
+    second = slots.seat(other, 0, [], 3)  # its prompt alone: 3 blocks
+    assert slots.num_to_come == 4 + 3
+    slots.append_blocks(second, [2])
+    assert slots.num_to_come == 4 + 2
+    slots.append_one_each(np.array([first, second]), np.array([3, 4]))
+    assert slots.num_to_come == 3 + 1
+    slots.truncate(first, LIMITS.block_size)
+    assert slots.num_to_come == 4 + 1
+    slots.set_num_blocks(np.array([first]), np.array([5], dtype=np.int32))
+    assert slots.num_to_come == 0 + 1
+    slots.unseat([one])
+    assert slots.num_to_come == 1
+    slots.unseat([other])
+    assert slots.num_to_come == 0

@@ -22,6 +22,7 @@ def plan_of(rows: list[Row]) -> StepPlan:
         starts=np.array(starts, dtype=np.int32),
         num_tokens=np.array(tokens, dtype=np.int32),
         num_drafts=np.array(drafts, dtype=np.int32),
+        draft_tokens=np.zeros(sum(drafts), dtype=np.int32),
         samples=np.array(samples, dtype=np.bool_),
         epochs=np.zeros(n, dtype=np.int32),
         request_ids=np.arange(n, dtype=np.int64),
