@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from paceline_operator.decide.tuning import absorb, guards, ledger
 from paceline_operator.decide.tuning.observation import Observation
 from paceline_operator.decide.tuning.policy import Policy, Target
@@ -24,6 +26,23 @@ def seen(good: tuple[float, ...], first: int = 0) -> Observation:
 def test_steady_windows_are_a_baseline_as_soon_as_it_is_full() -> None:
     state = absorb.absorbed(State(), seen(CALM))
     assert (state.baseline.windows, state.growing.windows) == (3, 0)
+
+
+@pytest.mark.parametrize("crossing", [Signal.RESTARTS, Signal.SLO_CHANGES])
+def test_a_window_that_crosses_a_restart_or_other_targets_is_left_out_and_the_arm_goes_on(
+    crossing: Signal,
+) -> None:
+    middle = sample({Signal.GOOD: 0.0, crossing: 1}, index=1)
+    samples = (sample(index=0), middle, sample(index=2))
+    state = absorb.absorbed(State(), Observation(policy=RULES, dials={}, samples=samples))
+    assert (state.growing.windows, state.growing.good) == (2, 1200)
+    assert (state.lack, state.seen_until) == ("", samples[-1].window.end)
+
+
+def test_a_window_counts_once_though_it_is_read_again() -> None:
+    state = absorb.absorbed(State(), seen(CALM[:2]))
+    again = absorb.absorbed(state, seen(CALM[:2]))
+    assert again == state
 
 
 def test_windows_that_differ_go_on_and_say_so() -> None:

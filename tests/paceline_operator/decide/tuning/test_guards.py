@@ -33,6 +33,15 @@ def test_without_a_guard_the_setting_is_turned() -> None:
     assert "ChangeAccepted" in reasons(rig)
 
 
+def test_a_change_has_ended_before_the_next_one_begins() -> None:
+    rig = rig_of(CAP, tuning={**TUNING, "cooldown": "0s"})
+    rig.run(4)
+    told = [name for name in reasons(rig) if name.startswith("Change")]
+    assert told.count("ChangeStarted") >= 2
+    assert set(told[::2]) == {"ChangeStarted"}
+    assert set(told[1::2]) == {"ChangeAccepted"}
+
+
 @pytest.mark.parametrize(
     ("reason", "fault"),
     [
@@ -119,15 +128,6 @@ def test_live_changes_can_be_forbidden() -> None:
     state = rig.run(1)
     assert "ChangeStarted" not in reasons(rig)
     assert any("allowLive" in item.text for item in state.advice)
-
-
-@pytest.mark.slow
-def test_pods_are_only_replaced_where_allowed_and_in_a_window() -> None:
-    closed = [{"name": "never", "start": "00:00", "duration": "1m", "days": ["Monday"]}]
-    tuning = {**TUNING, "allowRestart": True, "maintenanceWindows": closed}
-    rig = rig_of(SCENARIOS[Symptom.KV_PRESSURE], tuning=tuning)
-    rig.run(6)
-    assert "gpuMemoryUtilization" not in {item.setting for item in rig.state.history}
 
 
 def test_what_engines_refuse_is_not_prescribed() -> None:
@@ -226,9 +226,11 @@ def until(rig: TunerRig, mood: str) -> State:
     ("fault", "why"),
     [
         (with_fleet(crashes=1), "crashed"),
+        (with_fleet(crashes=1, num_ready=0), "crashed"),
         (with_fleet(crashes=1, is_out_of_memory=True), "memory"),
         (lambda seen: replace(seen, fingerprint="2"), "spec was changed"),
         (lambda seen: replace(seen, is_frozen=True), "freeze"),
+        (lambda seen: replace(seen, is_operator_frozen=True), "frozen"),
         (lambda seen: replace(seen, is_paused=True), "paused"),
     ],
 )
@@ -245,6 +247,41 @@ def test_a_change_in_flight_is_taken_back_at_once(
     rig.turn()
     rig.turn()
     assert rig.in_force == {}
+
+
+def test_what_stops_new_changes_leaves_the_one_in_flight_to_its_verdict() -> None:
+    rig = rig_of(CAP)
+    until(rig, "Verifying")
+    rig.fault = lambda seen: replace(seen, may_start=False)
+    rig.run(2)
+    assert rig.state.history[-1].outcome is Outcome.ACCEPTED
+    assert reasons(rig).count("ChangeStarted") == 1
+
+
+def test_a_long_pause_is_followed_by_the_roll_back_and_is_no_failure_of_it() -> None:
+    rig = rig_of(CAP)
+    until(rig, "Verifying")
+    held = dict(rig.in_force)
+    rig.refuses = lambda _: True  # nothing is pushed while it is paused
+    rig.fault = lambda seen: replace(seen, is_paused=True)
+    rig.run(1)
+    assert (rig.state.mood, rig.in_force) == ("RollingBack", held)
+    rig.refuses = lambda _: False
+    rig.fault = lambda seen: seen
+    rig.turn()
+    assert rig.in_force == {}
+    rig.turn()
+    assert rig.state.history[-1].outcome is Outcome.ROLLED_BACK
+    assert "RollbackFailed" not in reasons(rig)
+
+
+def test_traffic_that_dries_up_gives_no_verdict_and_no_change() -> None:
+    rig = rig_of(CAP)
+    rig.load = lambda _: Load(rate=0.02, prompt=200, output=200) if rig.in_force else CAP.load
+    rig.run(1.5)
+    ended = rig.state.history[0]
+    assert ended.outcome is Outcome.ROLLED_BACK
+    assert "no verdict within 60 minutes" in ended.reason
 
 
 def test_a_freeze_of_ten_minutes_takes_a_change_back_and_a_shorter_one_does_not() -> None:

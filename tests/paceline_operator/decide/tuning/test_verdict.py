@@ -84,6 +84,23 @@ def test_coming_nearer_does_not_pay_for_a_loss_of_throughput() -> None:
     assert "throughput" in found.text
 
 
+def test_more_goodput_does_not_pay_for_a_target_that_is_missed_more_often() -> None:
+    before = arm(800, itl_within=800.0, ttft_within=1000.0)
+    after = arm(900, itl_within=1000.0, ttft_within=900.0)
+    found = judged(Symptom.SLOW_STREAMS, before, after, "itl", "ttft")
+    assert found.judgement is Judgement.WORSE
+    assert found.text.endswith("attainment (ttft) fell by 10.0%")
+
+
+@pytest.mark.parametrize(
+    ("good", "judgement"),
+    [(520, Judgement.UNCLEAR), (600, Judgement.BETTER), (420, Judgement.WORSE)],
+)
+def test_a_gain_within_the_noise_is_none(good: float, judgement: Judgement) -> None:
+    """Of 500 good ones in 1,000 chance alone makes 460 or 540."""
+    assert judged(Symptom.SLOW_PREFILL, arm(500), arm(good), "e2e").judgement is judgement
+
+
 @pytest.mark.parametrize(
     ("symptom", "judgement"),
     [(Symptom.SPIKY_STREAMS, Judgement.WORSE), (Symptom.SLOW_STREAMS, Judgement.BETTER)],
