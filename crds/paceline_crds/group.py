@@ -4,16 +4,8 @@ import types
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    StringConstraints,
-    create_model,
-    model_validator,
-)
-from pydantic.alias_generators import to_camel, to_snake
+from pydantic import Field, GetJsonSchemaHandler, StringConstraints, create_model, model_validator
+from pydantic.alias_generators import to_snake
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 
@@ -21,37 +13,22 @@ from paceline_crds import durations, rules
 from paceline_crds.knob import Knob
 from paceline_crds.rules import Rule
 from paceline_crds.settings import EngineSettings, knobs
+from paceline_crds.strict_model import StrictModel
 
 G = TypeVar("G", bound="Group")
 
 
-class Group(BaseModel):
-    """An object of the resource: strict, camelCase outside, with the rules of its class.
+class Group(StrictModel):
+    """An object of the resource, with the rules of its class.
 
-    Every field is optional unless the type says otherwise, and absent means "not pinned". A null
-    is the same as absent: the API server prunes it.
+    Every field is optional unless the type says otherwise, and absent means "not pinned".
     """
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        alias_generator=to_camel,
-        populate_by_name=True,
-        use_attribute_docstrings=True,
-    )
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     def given(self, name: str) -> Any:
         """The value of a field that a setting declared (snake_case), or None."""
         return getattr(self, name)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nulls_are_absent(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            return {name: value for name, value in data.items() if value is not None}
-        return data
 
     @model_validator(mode="after")
     def _rules_hold(self) -> "Group":

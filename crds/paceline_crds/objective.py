@@ -1,7 +1,4 @@
-"""Settings to start with: what a person wrote, else an objective's values, else the device's.
-
-A range of the table means starting value to boot maximum.
-"""
+"""Settings to start with: what a person wrote, else an objective's values, else the device's."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

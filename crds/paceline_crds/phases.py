@@ -1,6 +1,17 @@
 """How far a start or a drain is, in the words of `/health/*` and of the admin port's status."""
 
 from enum import StrEnum
+from typing import Literal
+
+StartFailure = Literal[
+    "OutOfMemory",
+    "KVCacheTooSmall",
+    "DownloadFailed",
+    "AuthFailed",
+    "UnsupportedModel",
+    "InvalidSettings",
+]
+"""Why an engine does not start. The operator knows each: they are reasons of its conditions too."""
 
 
 class StartupPhase(StrEnum):

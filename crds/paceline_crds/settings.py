@@ -371,6 +371,16 @@ def border_name(name: str) -> str:
 
 
 @cache
+def border_names(change: ChangeClass | None = None) -> dict[str, str]:
+    """Name on a border -> snake_case, of one change class or all. Shared: not to be changed."""
+    return {
+        border_name(name): name
+        for name, knob in knobs().items()
+        if change is None or knob.change is change
+    }
+
+
+@cache
 def knobs() -> dict[str, Knob]:
     """snake_case name -> metadata, in declaration order. Shared: not to be changed."""
     return {

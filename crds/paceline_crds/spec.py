@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, StringConstraints
 
 from paceline_crds.fields import Text
+from paceline_crds.flags import flag_of
 from paceline_crds.group import Group, settings_at
 from paceline_crds.knob import ChangeClass, Knob
 from paceline_crds.objective import Objective
@@ -32,9 +34,15 @@ def value_at(spec: Any, path: str) -> Any:
     for part in path.split("."):
         if value is None:
             return None
-        fields = type(value).model_fields
-        value = getattr(value, next(name for name, field in fields.items() if field.alias == part))
+        group: type[Group] = type(value)
+        value = getattr(value, _attribute(group, part))
     return value
+
+
+@cache
+def _attribute(group: type[Group], alias: str) -> str:
+    """Python's name of a field; asked for a hundred times in a reconcile."""
+    return next(name for name, field in group.model_fields.items() if field.alias == alias)
 
 
 def _tuner_stays_below_boot_maxima() -> tuple[Rule, ...]:
@@ -98,7 +106,7 @@ def _flags_with_a_place_in_spec() -> tuple[str, ...]:
     for name, knob in knobs().items():
         if not knob.spec:
             continue
-        flag = knob.flag or "--" + name.replace("_", "-")
+        flag = flag_of(name)
         taken.append(flag)
         if EngineSettings.model_fields[name].annotation is bool:
             taken.append("--no-" + flag.removeprefix("--"))

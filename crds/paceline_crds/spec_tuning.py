@@ -1,6 +1,5 @@
 """`spec.tuning`: what the tuner may do, within which bounds, and when."""
 
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, get_args, get_origin
 
@@ -93,29 +92,27 @@ def _range_of(name: str) -> type[Group]:
     return made
 
 
-def _one_for_each_tunable() -> Callable[[type[Group]], Any]:
-    def add(cls: type[Group]) -> type[Group]:
-        fields: dict[str, Any] = {
-            name: (
-                _range_of(name) | None,
-                Field(
-                    None,
-                    alias=border_name(name),
-                    description=f"Bounds of {border_name(name)}: "
-                    f"{EngineSettings.model_fields[name].description}",
-                ),
-            )
-            for name, knob in knobs().items()
-            if knob.tunable
-        }
-        return create_model(
-            cls.__name__, __base__=cls, __module__=cls.__module__, __doc__=cls.__doc__, **fields
+def _with_each_tunable(cls: type[Group]) -> Any:
+    """Class decorator: add the bounds of each setting that the tuner may move."""
+    fields: dict[str, Any] = {
+        name: (
+            _range_of(name) | None,
+            Field(
+                None,
+                alias=border_name(name),
+                description=f"Bounds of {border_name(name)}: "
+                f"{EngineSettings.model_fields[name].description}",
+            ),
         )
+        for name, knob in knobs().items()
+        if knob.tunable
+    }
+    return create_model(
+        cls.__name__, __base__=cls, __module__=cls.__module__, __doc__=cls.__doc__, **fields
+    )
 
-    return add
 
-
-@_one_for_each_tunable()
+@_with_each_tunable
 class Bounds(Group):
     """Bounds per setting. Naming a setting here lets the tuner move it even if spec pins it."""
 

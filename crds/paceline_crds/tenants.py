@@ -2,26 +2,17 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field
 
 from paceline_crds.rules import ListType
+from paceline_crds.strict_model import StrictModel
 from paceline_crds.texts import ItemName, Share
 
 MAX_DECLARED = 64
 
 
-class Tenant(BaseModel):
+class Tenant(StrictModel):
     """A client group that gets its share under policy Fair."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        alias_generator=to_camel,
-        populate_by_name=True,
-        use_attribute_docstrings=True,
-    )
 
     name: ItemName
     """Name as in the API-key file."""
@@ -31,13 +22,6 @@ class Tenant(BaseModel):
     """Most running requests of this tenant. Default: no limit of its own."""
     budget_share: Share = "1"
     """Most of a step's token budget, as a decimal in text. Default: "1"."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nulls_are_absent(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            return {name: value for name, value in data.items() if value is not None}
-        return data
 
 
 def _as_tuple(value: Any) -> Any:

@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from paceline_crds.settings import (
-    EngineSettings,
-    SpeculativeMethod,
-    border_name,
-)
+from paceline_crds.settings import DType, EngineSettings, SpeculativeMethod, border_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +29,11 @@ class _Limit:
 
 
 _LIMITS = {
+    "dtype": _Limit(
+        accepted="Auto, Float32 or BFloat16",
+        lack="no float16 activations",
+        is_accepted=lambda value: value != DType.FLOAT16,
+    ),
     "tensor_parallel_size": _Limit(
         accepted="1", lack="no tensor parallelism", is_accepted=lambda value: value == 1
     ),

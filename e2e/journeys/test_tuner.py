@@ -5,7 +5,7 @@ after. Windows are short, a scrape comes every two seconds and an arm has few re
 manifest; everything else is as in every deployment.
 
 In the first journey the engine has KV blocks for two long answers and places for eight, and always
-drafts as many tokens as it may; answers of pure chance hold hardly any draft. In the second it has
+drafts as many tokens as it may; answers of pure chance hold hardly any draft. In the others it has
 one place, and many wait for it.
 """
 
@@ -33,6 +33,8 @@ CHANCE = 32
 CAP = "maxNumSeqs"
 GENERATION = "max(paceline:settings_generation)"
 """Changes of settings, as the engine counts them."""
+GAP = "histogram_quantile(0.5, sum by (le) (increase(vllm:inter_token_latency_seconds_bucket[1m])))"
+"""Median gap between tokens, seconds."""
 
 
 STARVED: Document = {
@@ -140,7 +142,7 @@ def assert_right(ended: Document) -> None:
     assert ended["outcome"] == ("Accepted" if is_better else "RolledBack"), ended
 
 
-def one_seat(mode: str) -> Document:
+def one_seat(mode: str, **spec: object) -> Document:
     """Serves one request at a time though it has KV blocks for dozens."""
     return {
         "maxModelLen": 512,
@@ -154,6 +156,7 @@ def one_seat(mode: str) -> Document:
             "cooldown": "0s",
             "bounds": {CAP: {"max": 2}},
         },
+        **spec,
     }
 
 
@@ -200,6 +203,55 @@ def test_people_watch_decide_and_freeze_and_goodput_rises(
     for part in ("QueueWait", "ChangeProposed", "ChangeAccepted", "Measured Before", "Goodput"):
         assert part in told, told
     tell(f"{ended['outcome']}: {ended['reason']}; goodput {before} -> {after}")
+
+
+def test_a_harmful_change_that_a_person_approved_is_taken_back(
+    tuned: Tuned, scraped: Prometheus, tell: Callable[[str], None]
+) -> None:
+    """A second seat puts the prompt of one into the stream of the other: ten steps' time at once.
+
+    What streams are promised is four times the gap that they have alone, as this machine has it.
+    """
+    tuned.apply(**one_seat("Observe"))
+    tuned.deployment.wait_ready()
+    pods, generations = tuned.restarts(), tuned.deployment.generations()
+    scraped.scrape(tuned.deployment.pod_items())
+    with tuned.load(USERS, CHANCE, prompt=300, lengths=(8, 20, 13)):
+        tuned.wait("requests wait", is_shown, 600)
+        promised = f"{4 * scraped.wait(GAP) * 1000:.0f}ms"
+        slo = {"itl": {"target": promised, "attainment": "0.5"}}
+        tuned.apply(**one_seat("Propose", slo=slo))
+        asked = tuned.wait("a change is proposed", lambda told: told.get("current"), 600)["current"]
+        assert (asked["setting"], asked["before"], asked["after"]) == (CAP, "1", "2")
+        tuned.annotate(f"paceline.dev/approve={asked['id']}")
+        tuned.wait("it is in force", in_force, 300)
+        assert effective(tuned.deployment.get(), CAP) == ("2", "Tuner")
+        tuned.assert_no_diff()
+        found = tuned.wait("it is judged", lambda told: told.get("history"), 900)
+        tuned.assert_no_diff()
+        told = tuned.describe()
+    (ended,) = found["history"]
+    assert (ended["id"], ended["outcome"]) == (asked["id"], "RolledBack"), json.dumps(ended)
+    assert "attainment" in ended["reason"], json.dumps(ended)
+    before, after = goodputs(ended)
+    assert after < before
+    # As it was, in the engine too; and not again at this load.
+    assert effective(tuned.deployment.get(), CAP) == ("1", "Spec")
+    scraped.wait_for(f'max(paceline:setting{{name="{CAP}"}})', 1)
+    assert [(item["setting"], item["direction"]) for item in found["tabu"]] == [(CAP, "Up")]
+    assert tuned.restarts() == pods
+    assert tuned.deployment.generations() == generations
+    for part in ("ChangeProposed", "RollingBack", "ChangeRolledBack", "Measured After"):
+        assert part in told, told
+    tell(f"promised {promised}: {ended['reason']}; goodput {before} -> {after}")
+
+
+def is_shown(told: Document) -> bool:
+    """Three windows have shown that requests wait."""
+    return any(
+        item["name"] == "QueueWait" and item.get("windows", 0) >= 3
+        for item in told.get("symptoms", ())
+    )
 
 
 def is_advised(told: Document) -> bool:

@@ -5,19 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paceline_kernels.errors import DTypeError, KernelError, ShapeError
-
-__all__ = [
-    "DTypeError",
-    "KernelError",
-    "ShapeError",
-    "expect_dtype",
-    "expect_kv_scales",
-    "expect_positive",
-    "expect_rows_contiguous",
-    "expect_same_device",
-    "expect_shape",
-]
+from paceline_kernels.errors import DTypeError, ShapeError
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 FP8 = torch.float8_e4m3fn

@@ -246,35 +246,9 @@ def _compose(
 ) -> Tensor:
     shape, impl = decoder.shape, decoder.ops_impl
     residual = ops.embedding(batch.token_ids, decoder.embedding, impl=impl) * shape.embedding_scale
-    sizes = [shape.heads * shape.head_dim] + [shape.kv_heads * shape.head_dim] * 2
     for layer, kv in zip(decoder.layers, kv_caches, strict=True):
         x, _ = ops.rms_norm(residual, layer.input_norm, shape.eps, impl=impl)
-        q, k, v = (
-            part.reshape(part.shape[0], -1, shape.head_dim)
-            for part in torch.split(_product(x, layer.qkv), sizes, dim=1)
-        )
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = (
-                ops.rms_norm(heads.flatten(0, 1), weight, shape.eps, impl=impl)[0].view_as(heads)
-                for heads, weight in ((q, layer.q_norm), (k, layer.k_norm))
-            )
-        ops.rotary_(q, k, batch.positions, decoder.cos_sin, impl=impl)
-        scales = {"k_scale": kv.k_scale, "v_scale": kv.v_scale}
-        ops.write_kv(k, v, kv.k_cache, kv.v_cache, batch.slot_mapping, impl=impl, **scales)
-        mixed = ops.paged_attention(
-            q,
-            kv.k_cache,
-            kv.v_cache,
-            batch.block_tables,
-            batch.cu_seqlens_q,
-            batch.seq_lens,
-            softmax_scale=shape.softmax_scale,
-            sliding_window=layer.sliding_window,
-            soft_cap=shape.soft_cap,
-            impl=impl,
-            **scales,
-        )
-        residual = _added(residual, mixed, layer.o)
+        residual = _added(residual, _attention(decoder, layer, kv, batch, x), layer.o)
         x, _ = ops.rms_norm(residual, layer.post_norm, shape.eps, impl=impl)
         act = ops.linear_silu_mul(x.to(layer.gate_up.dtype), layer.gate_up)
         residual = _added(residual, act, layer.down)
@@ -282,6 +256,48 @@ def _compose(
     if hidden_out is not None:
         hidden_out.copy_(hidden)
     return _product(hidden.index_select(0, batch.logit_rows), decoder.lm_head)
+
+
+def _attention(
+    decoder: Decoder, layer: PreparedLayer, kv: LayerKv, batch: DecoderBatch, x: Tensor
+) -> Tensor:
+    """Of normed x [tokens, hidden]: [tokens, heads * head_dim]; keys and values are written."""
+    shape, impl = decoder.shape, decoder.ops_impl
+    sizes = [shape.heads * shape.head_dim] + [shape.kv_heads * shape.head_dim] * 2
+    q, k, v = (
+        part.reshape(part.shape[0], -1, shape.head_dim)
+        for part in torch.split(_product(x, layer.qkv), sizes, dim=1)
+    )
+    if layer.q_norm is not None and layer.k_norm is not None:
+        q, k = (
+            ops.rms_norm(heads.flatten(0, 1), weight, shape.eps, impl=impl)[0].view_as(heads)
+            for heads, weight in ((q, layer.q_norm), (k, layer.k_norm))
+        )
+    caches = (kv.k_cache, kv.v_cache)
+    rows = (batch.block_tables, batch.cu_seqlens_q, batch.seq_lens)
+    ops.rotary_write_kv_(
+        q,
+        k,
+        v,
+        batch.positions,
+        decoder.cos_sin,
+        *caches,
+        batch.slot_mapping,
+        k_scale=kv.k_scale,
+        v_scale=kv.v_scale,
+        impl=impl,
+    )
+    return ops.paged_attention(
+        q,
+        *caches,
+        *rows,
+        k_scale=kv.k_scale,
+        v_scale=kv.v_scale,
+        softmax_scale=shape.softmax_scale,
+        sliding_window=layer.sliding_window,
+        soft_cap=shape.soft_cap,
+        impl=impl,
+    )
 
 
 def _product(x: Tensor, weight: LinearWeight) -> Tensor:
@@ -378,8 +394,7 @@ def _check_batch(
             f"kv_caches must be one per layer, {len(decoder.layers)}, got {len(kv_caches)}"
         )
     if hidden_out is not None:
-        checks.expect_shape(
-            "hidden_out", hidden_out, (tokens, decoder.shape.hidden), "tokens, hidden"
-        )
+        sizes = (tokens, decoder.shape.hidden)
+        checks.expect_shape("hidden_out", hidden_out, sizes, "tokens, hidden")
         checks.expect_dtype("hidden_out", hidden_out, (torch.float32,))
         checks.expect_rows_contiguous("hidden_out", hidden_out)

@@ -142,22 +142,6 @@ def linear_silu_mul(x: Tensor, weight: LinearWeight) -> Tensor:
     return out
 
 
-def project_rows(hidden: Tensor, rows: Tensor, weight: LinearWeight) -> Tensor:
-    """Logits of the named rows alone: linear(hidden[rows], weight).
-
-    Args:
-        hidden: [tokens, in].
-        rows: [n] int64, indices into hidden; any order, repeats allowed.
-        weight: the vocabulary projection.
-
-    Returns:
-        [n, vocab].
-    """
-    checks.expect_shape("rows", rows, (None,), "n")
-    checks.expect_dtype("rows", rows, (torch.int64,))
-    return linear(hidden.index_select(0, rows), weight)
-
-
 def _eager(x: Tensor, weight: LinearWeight) -> Tensor:
     assert weight.weight is not None
     if weight.impl == "torch":

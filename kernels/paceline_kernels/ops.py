@@ -18,7 +18,6 @@ from paceline_kernels.linear import (
     linear_add_,
     linear_silu_mul,
     prepare_linear,
-    project_rows,
 )
 from paceline_kernels.paged_kv import check_write, new_kv_cache, paged_attention, write_kv
 from paceline_kernels.sampling import sample_gumbel, sample_top
@@ -35,7 +34,6 @@ __all__ = [
     "new_kv_cache",
     "paged_attention",
     "prepare_linear",
-    "project_rows",
     "rms_norm",
     "rotary_",
     "rotary_write_kv_",

@@ -1,10 +1,14 @@
 """Values of flags that several commands take: numbers for argparse, and files with text."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from paceline.errors import CommandError
 
+Add = Callable[..., Any]
+"""`add_argument` of a parser or of a group of flags."""
 MAX_SEED = 2**63 - 1
 
 

@@ -20,7 +20,7 @@ def add_server(parser: Any) -> None:
         "--tokenizer",
         type=Path,
         metavar="PATH",
-        help="prompts of words of this tokenizer.json (default: random token ids)",
+        help="a tokenizer.json or its folder: prompts of its words (default: random token ids)",
     )
     add(
         "--api-key-file",
@@ -34,9 +34,10 @@ def add_server(parser: Any) -> None:
         type=positive,
         default=0,
         metavar="N",
-        help="of interference's streams (default: the workload's own)",
+        help="output tokens of the steady streams of interference and steady_only (default: the "
+        "workload's own)",
     )
-    add("--json", action="store_true", help="a line of JSON for each row")
+    add("--json", action="store_true", help="JSON in place of a table, a line for each row")
 
 
 def add_admin(parser: Any) -> None:
@@ -61,7 +62,11 @@ def vocabulary(tokenizer: Path | None) -> Any:
 
 
 def secret_in(file: Path | None, flag: str) -> str:
-    """The first line of a file that is no comment; empty without a file."""
+    """The first line of a file that is no comment; empty without a file.
+
+    Raises:
+        CommandError: it cannot be read, or holds no line.
+    """
     if file is None:
         return ""
     lines = [line.strip() for line in text_in(file, flag).splitlines()]

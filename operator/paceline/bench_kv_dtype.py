@@ -3,12 +3,14 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from paceline.arguments import positive, text_in
 from paceline.errors import EXIT_OK, EXIT_START_FAILED, CommandError
 
+DEFAULT_PROMPTS = 40
 _MAX_PROMPT_TOKENS = 1024
 
 
@@ -30,10 +32,14 @@ def add_command(kinds: Any) -> None:
         help="text whose perplexity is taken, may be repeated (default: the texts of the start)",
     )
     parser.add_argument(
-        "--max-tokens", type=positive, default=64, metavar="N", help="of an output (default 64)"
+        "--max-tokens", type=positive, default=64, metavar="N", help="of each output (default 64)"
     )
     parser.add_argument(
-        "--prompts", type=positive, default=40, metavar="N", help="each (40/N)-th (default 40)"
+        "--prompts",
+        type=positive,
+        default=DEFAULT_PROMPTS,
+        metavar="N",
+        help=f"how many are continued, at most {DEFAULT_PROMPTS} (default {DEFAULT_PROMPTS})",
     )
     parser.add_argument(
         "--dtype",
@@ -58,8 +64,7 @@ def bench_kv_dtype(args: argparse.Namespace) -> int:
     try:
         folder = store.resolve(args.model, progress=lambda _phase, _share: None)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        every = varied_prompts()
-        prompts = every[:: max(1, len(every) // args.prompts)]
+        prompts = spread_over(varied_prompts(), args.prompts)
         texts = [text_in(path, "--text") for path in args.text or ()] or list(TEXTS)
         figures = kv_dtype.measure(
             folder,
@@ -72,3 +77,9 @@ def bench_kv_dtype(args: argparse.Namespace) -> int:
         raise CommandError(f"{error.reason}: {error}", EXIT_START_FAILED) from error
     sys.stdout.write(json.dumps(figures, indent=1) + "\n")
     return EXIT_OK
+
+
+def spread_over(texts: Sequence[str], count: int) -> list[str]:
+    """So many of the texts, or all if there are fewer, at even distances from the first on."""
+    count = min(count, len(texts))
+    return [texts[at * len(texts) // count] for at in range(count)]

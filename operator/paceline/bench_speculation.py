@@ -3,11 +3,14 @@
 import argparse
 from typing import Any
 
+from paceline.arguments import Add, above_zero, positive, seed
 from paceline.bench_args import write_line
 from paceline.errors import EXIT_START_FAILED, CommandError
 
 PROPOSERS = ("Ngram", "Suffix")
 TEXTS = ("repetitive", "free")
+MIN_TOKENS = 16
+"""Of an answer: how long a round takes is guessed from answers of 8."""
 
 
 def add_command(kinds: Any) -> None:
@@ -22,7 +25,13 @@ def add_command(kinds: Any) -> None:
         "is narrow enough; how long that may take is printed first. Wants a quiet machine; "
         "asserts nothing about time.",
     )
-    add = parser.add_argument
+    _add_cells(parser.add_argument)
+    _add_rounds(parser.add_argument)
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
+    parser.set_defaults(handler=bench_speculation)
+
+
+def _add_cells(add: Add) -> None:
     add("model", metavar="MODEL", help="demo, hf://org/name, a folder")
     add(
         "--proposers",
@@ -30,7 +39,7 @@ def add_command(kinds: Any) -> None:
         choices=PROPOSERS,
         default=list(PROPOSERS),
         metavar="NAME",
-        help="of the drafts (default Ngram Suffix)",
+        help="who proposes drafts (default Ngram Suffix)",
     )
     add(
         "--texts",
@@ -42,7 +51,7 @@ def add_command(kinds: Any) -> None:
     )
     add(
         "--batches",
-        type=int,
+        type=positive,
         nargs="*",
         default=[1, 8, 32, 64],
         metavar="N",
@@ -50,26 +59,39 @@ def add_command(kinds: Any) -> None:
     )
     add(
         "--fixed",
-        type=int,
+        type=positive,
         nargs="*",
         default=[1],
         metavar="N",
         help="requests at a time with --drafts always (default 1; empty: none)",
     )
-    add("--drafts", type=int, default=5, metavar="K", help="most draft tokens (default 5)")
-    add("--max-tokens", type=int, default=48, metavar="N", help="of each answer (default 48)")
-    add("--half-width", type=float, default=0.02, metavar="W", help="to reach (default 0.02)")
-    add("--min-rounds", type=int, default=6, metavar="N", help="of each cell (default 6)")
-    add("--max-rounds", type=int, default=30, metavar="N", help="of each cell (default 30)")
-    add("--seed", type=int, default=1, help="of the prompts (default 1)")
+    add(
+        "--drafts",
+        type=positive,
+        default=5,
+        metavar="K",
+        help="most draft tokens of a request in a step (default 5)",
+    )
+    add("--max-tokens", type=positive, default=48, metavar="N", help="of each answer (default 48)")
+    add("--seed", type=seed, default=1, help="of the prompts (default 1)")
     add(
         "--dtype",
         choices=("Auto", "Float32", "BFloat16"),
         default="Auto",
         help="of both engines (default Auto)",
     )
-    add("--json", action="store_true", help="a line of JSON for each row")
-    parser.set_defaults(handler=bench_speculation)
+
+
+def _add_rounds(add: Add) -> None:
+    add(
+        "--half-width",
+        type=above_zero,
+        default=0.02,
+        metavar="W",
+        help="rounds end when half of the ratio's 95%% interval is at most this (default 0.02)",
+    )
+    add("--min-rounds", type=positive, default=6, metavar="N", help="at least (default 6)")
+    add("--max-rounds", type=positive, default=30, metavar="N", help="at most (default 30)")
 
 
 def bench_speculation(args: argparse.Namespace) -> int:
@@ -83,8 +105,12 @@ def bench_speculation(args: argparse.Namespace) -> int:
 
     if not (args.batches or args.fixed):
         raise CommandError("--batches or --fixed must name a batch, got none")
-    if min((*args.batches, *args.fixed, args.drafts, args.min_rounds)) < 1 or args.max_tokens < 16:
-        raise CommandError("batches, --drafts and rounds must be >= 1, --max-tokens >= 16")
+    if args.max_tokens < MIN_TOKENS:
+        raise CommandError(f"--max-tokens must be >= {MIN_TOKENS}, got {args.max_tokens}")
+    if args.max_rounds < args.min_rounds:
+        raise CommandError(
+            f"--max-rounds must be >= --min-rounds {args.min_rounds}, got {args.max_rounds}"
+        )
     plan = speculation.Plan(
         proposers=[SpeculativeMethod(name) for name in args.proposers],
         batches=args.batches,
@@ -94,7 +120,7 @@ def bench_speculation(args: argparse.Namespace) -> int:
         max_tokens=args.max_tokens,
         half_width=args.half_width,
         min_rounds=args.min_rounds,
-        max_rounds=max(args.min_rounds, args.max_rounds),
+        max_rounds=args.max_rounds,
         seed=args.seed,
     )
     try:

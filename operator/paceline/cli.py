@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None, stderr: TextIO | None = None) -> int
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package.startswith("paceline"):
-            raise
+            raise  # a mistake of ours, and no lack of the machine
         return _fail(
             stderr,
             f"this command needs the package {package}, which is not installed; install "
@@ -72,8 +72,13 @@ def main(argv: Sequence[str] | None = None, stderr: TextIO | None = None) -> int
             EXIT_START_FAILED,
         )
     except OSError as error:
-        what = error.strerror or repr(error)
-        return _fail(stderr, f"{error.filename or 'the system'}: {what}", EXIT_USAGE)
+        return _fail(stderr, system_error_text(error), EXIT_USAGE)
+
+
+def system_error_text(error: OSError) -> str:
+    """What the system said, and of which file; an error that it did not make has other words."""
+    what = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename or 'the system'}: {what}"
 
 
 def _fail(stderr: TextIO, message: str, exit_code: int) -> int:

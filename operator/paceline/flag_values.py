@@ -52,6 +52,18 @@ def changes(old: EngineSettings, new: EngineSettings) -> str:
     )
 
 
+def pair_of(text: str) -> tuple[str, str]:
+    """`maxNumSeqs=8`, given with --set -> ("maxNumSeqs", "8").
+
+    Raises:
+        CommandError: a text without a name or a value.
+    """
+    name, is_pair, value = text.partition("=")
+    if not is_pair or not name:
+        raise CommandError(f"--set must be NAME=VALUE, got {text!r}")
+    return name, value
+
+
 def changes_of(given: Sequence[str]) -> dict[str, Any]:
     """`maxNumSeqs=8` -> {"maxNumSeqs": 8}; what is no JSON is a word.
 
@@ -59,10 +71,7 @@ def changes_of(given: Sequence[str]) -> dict[str, Any]:
         CommandError: a text without a name or a value.
     """
     changes: dict[str, Any] = {}
-    for text in given:
-        name, is_pair, value = text.partition("=")
-        if not is_pair or not name:
-            raise CommandError(f"--set must be NAME=VALUE, got {text!r}")
+    for name, value in map(pair_of, given):
         try:
             changes[name] = json.loads(value)
         except ValueError:

@@ -15,7 +15,7 @@ from paceline.parser import Parser
 from paceline_crds import resolve, support
 from paceline_crds.errors import InvalidSettings
 from paceline_crds.llmdeployment import LLMDeployment
-from paceline_crds.settings import EngineSettings, border_name, knobs
+from paceline_crds.settings import EngineSettings, border_names, knobs
 from paceline_crds.spec import LLMDeploymentSpec, Runtime, value_at
 from paceline_crds.spec_network import DEFAULT_PORT
 from paceline_crds.unsupported import unsupported
@@ -223,7 +223,8 @@ def _environment(
 
 def _in_spec(name: str, text: str) -> str:
     """A sentence about a setting, about its place in spec."""
-    place = next((knob.spec for key, knob in knobs().items() if border_name(key) == name), "")
+    setting = border_names().get(name)
+    place = knobs()[setting].spec if setting else ""
     return f"spec.{place}{text.removeprefix(name)}" if place else text
 
 

@@ -171,7 +171,7 @@ class _LocalRun:
                 watching.cancel()
                 self._supervisor.signal_all(signal.SIGKILL)
         if any(member.exit_code for member in self._supervisor.members):
-            return self._mourn()
+            raise self._start_failure()
         for line in self._tuner.farewell() if self._tuner else ():
             say(line)
         shutil.rmtree(self._files.folder, ignore_errors=True)
@@ -249,21 +249,16 @@ class _LocalRun:
             say(self._supervisor.how_to_see_settings(member))
         say(f"logs: {self._files.folder}\nCtrl-C drains and stops")
 
-    def _mourn(self) -> int:
-        """Say why replicas ended for good; the first one's exit code is ours."""
-        code = EXIT_FAILED
-        for member in self._supervisor.members:
-            if not member.exit_code:
-                continue
-            code = member.exit_code if member.exit_code > 0 else EXIT_FAILED
-            index = member.replica.index
-            startup = member.startup or {}
-            reason = startup.get("message") if startup.get("phase") == StartupPhase.FAILED else ""
-            tail = "\n".join(self._supervisor.log_tail(index))
-            raise CommandError(
-                f"replica {index} did not start (exit code {member.exit_code})"
-                + (f": {reason}" if reason else f"; the end of its log:\n{tail}")
-                + f"\nwhole log: {self._files.log_of(index)}",
-                code,
-            )
-        return code
+    def _start_failure(self) -> CommandError:
+        """Why the first replica that did not start did not; its exit code becomes ours."""
+        member = next(member for member in self._supervisor.members if member.exit_code)
+        index, exit_code = member.replica.index, member.exit_code or EXIT_FAILED
+        startup = member.startup or {}
+        reason = startup.get("message") if startup.get("phase") == StartupPhase.FAILED else ""
+        tail = "\n".join(self._supervisor.log_tail(index))
+        return CommandError(
+            f"replica {index} did not start (exit code {exit_code})"
+            + (f": {reason}" if reason else f"; the end of its log:\n{tail}")
+            + f"\nwhole log: {self._files.log_of(index)}",
+            exit_code if exit_code > 0 else EXIT_FAILED,
+        )

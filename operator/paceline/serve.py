@@ -3,10 +3,10 @@
 import argparse
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.arguments import Add
 from paceline.errors import EXIT_START_FAILED, CommandError
 from paceline_crds import flags
 from paceline_crds.errors import InvalidSettings
@@ -14,8 +14,6 @@ from paceline_crds.errors import InvalidSettings
 if TYPE_CHECKING:
     from paceline_engine.serve.config import ServeConfig
 
-Add = Callable[..., None]
-"""`add_argument` of a group, whose flags leave nothing behind when they are not given."""
 MAX_PORT = 65_535
 CACHE_DEFAULT = "(default: $PACELINE_CACHE, else ~/.cache/paceline)"
 _LOOPBACK_ONLY = "(default: no token; the port then stays on loopback)"
@@ -38,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="demo, hf://org/name, a folder or a .gguf")
     own = parser.add_argument_group("server")
 
-    def add(flag: str, **options: Any) -> None:
+    def add(flag: str, **options: Any) -> None:  # one that is not given leaves nothing behind
         own.add_argument(flag, default=argparse.SUPPRESS, **options)
 
     _add_endpoint(add)
@@ -108,7 +106,8 @@ def _add_admin(add: Add) -> None:
         "--settings-revision",
         type=_revision,
         metavar="N",
-        help="revision of the settings given here (default 0: nobody counted yet)",
+        help="revision of the settings that these flags give; a PATCH with a lower one is refused "
+        "(default 0)",
     )
     add(
         "--settings-file",
@@ -124,25 +123,26 @@ def _add_life(add: Add) -> None:
         "--propagation-s",
         type=seconds,
         metavar="S",
-        help="first phase of a drain begun by POST that names no time (default 5)",
+        help="how long a drain begun by POST still accepts requests while it is not ready, where "
+        "the POST names no time (default 5)",
     )
     add(
         "--sigterm-propagation-s",
         type=seconds,
         metavar="S",
-        help="first phase of a drain begun by SIGTERM (default 0: preStop was that time)",
+        help="the same of a drain begun by SIGTERM (default 0: a pod's preStop hook was that time)",
     )
     add(
         "--shutdown-timeout-s",
         type=seconds,
         metavar="S",
-        help="time that running requests get to finish (default 30)",
+        help="how long running requests may go on after SIGTERM or Ctrl-C (default 30)",
     )
     add(
         "--min-hang-s",
         type=seconds,
         metavar="S",
-        help="least time before a step is called hung (default 30)",
+        help="shortest time without a finished step after which liveness fails (default 30)",
     )
     add(
         "--log-level",

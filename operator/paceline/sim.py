@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.arguments import not_negative, positive, seed
+from paceline.arguments import Add, not_negative, positive, seed
 from paceline.errors import EXIT_OK, CommandError
 from paceline.flag_values import changes_of
 from paceline_crds import flags
@@ -28,7 +28,14 @@ def add_command(commands: Any) -> None:
         "a recording of an engine (GET /v1/paceline/recording), or of a device. With --replay the "
         "recorded requests come again, as they were and with the settings of --set.",
     )
-    add = parser.add_argument
+    _add_load(parser.add_argument)
+    _add_machine(parser.add_argument)
+    _add_output(parser.add_argument)
+    flags.add_setting_flags(parser)
+    parser.set_defaults(handler=simulate)
+
+
+def _add_load(add: Add) -> None:
     add(
         "--workload",
         default="chat",
@@ -55,6 +62,10 @@ def add_command(commands: Any) -> None:
         metavar="NAME[,NAME]",
         help=f"of {', '.join(_POLICIES)}; several are compared (default Continuous)",
     )
+    add("--seed", type=seed, default=1234, help="of lengths, arrivals and jitter (default 1234)")
+
+
+def _add_machine(add: Add) -> None:
     add("--device", default="h100", metavar="NAME", help="a device profile (default h100)")
     add("--model-shape", default="llama-3.1-8b", metavar="NAME", help="default llama-3.1-8b")
     add(
@@ -77,7 +88,9 @@ def add_command(commands: Any) -> None:
         help="with --replay: a setting to try, as in a manifest (maxNumBatchedTokens=4096; "
         "default: as recorded)",
     )
-    add("--seed", type=seed, default=1234, help="of lengths, arrivals and jitter (default 1234)")
+
+
+def _add_output(add: Add) -> None:
     add(
         "--plot",
         type=Path,
@@ -85,8 +98,6 @@ def add_command(commands: Any) -> None:
         help="write the course of the runs as SVG (default: none)",
     )
     add("--json", action="store_true", help="a line of JSON for each run")
-    flags.add_setting_flags(parser)
-    parser.set_defaults(handler=simulate)
 
 
 def simulate(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`paceline tune --prometheus URL --selector ...`: what ails a fleet; it changes nothing."""
+"""`paceline tune --prometheus URL -l MATCHERS`: what ails a fleet; it changes nothing."""
 
 import argparse
 import json
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.arguments import text_in
 from paceline.errors import EXIT_OK, CommandError
+from paceline.flag_values import pair_of
 from paceline_crds import durations
 
 if TYPE_CHECKING:
@@ -172,15 +173,15 @@ def _known(args: argparse.Namespace, spec: "LLMDeploymentSpec | None", found: "F
     from pydantic import ValidationError
 
     from paceline.tuner.diagnose import Known
-    from paceline_crds.settings import EngineSettings, border_name, knobs
+    from paceline_crds.settings import EngineSettings, border_names
 
     texts = {
         name: f"{value:g}" if value % 1 else str(int(value))
         for name, value in found.settings.items()
     }
-    texts |= dict(_pair(text) for text in args.set)
-    names = {border_name(name) for name in knobs()}
-    if unknown := sorted(set(texts) - names - set(found.settings)):
+    texts |= dict(map(pair_of, args.set))
+    names = border_names()
+    if unknown := sorted(set(texts) - set(names) - set(found.settings)):
         raise CommandError(f"--set: {unknown[0]} is no setting; expected one of {', '.join(names)}")
     try:
         made = EngineSettings.model_validate({k: v for k, v in texts.items() if k in names})
@@ -188,13 +189,6 @@ def _known(args: argparse.Namespace, spec: "LLMDeploymentSpec | None", found: "F
         told = error.errors()[0]
         raise CommandError(f"--set {'.'.join(map(str, told['loc']))}: {told['msg']}") from error
     return Known(spec=spec, settings=made.written_on_border(), is_paceline=found.is_paceline)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, is_pair, value = text.partition("=")
-    if not is_pair or not name:
-        raise CommandError(f"--set must be NAME=VALUE, got {text!r}")
-    return name, value
 
 
 def _lines(

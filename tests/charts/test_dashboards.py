@@ -4,10 +4,8 @@ operator's page.
 
 import json
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -15,12 +13,10 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from paceline_crds import dashboards, metrics
 from paceline_crds.metrics import METRICS, Kind
 from paceline_crds.operator_metrics import OPERATOR_METRICS
-from paceline_engine.testing.ports import free_port
 from paceline_engine.testing.server_process import ServerProcess, server_process
 from paceline_engine.testing.tiny_model import TinyModel
 from paceline_operator.shell import metrics as operator_metrics
@@ -29,6 +25,7 @@ from paceline_operator.shell.cluster import Cluster
 from paceline_operator.shell.leader import Always
 from paceline_operator.shell.queue import WorkQueue
 from paceline_operator.testing.api import FakeApi
+from paceline_operator.testing.prometheus import prometheus, target
 from paceline_operator.testing.store import Store
 
 Document = dict[str, Any]
@@ -151,34 +148,6 @@ def operator_url() -> Iterator[str]:
         serving.join()
 
 
-@contextmanager
-def prometheus(program: str, engine: str, operator: str, folder: Path) -> Iterator[str]:
-    """A Prometheus that scrapes both every second; its address."""
-    address = f"127.0.0.1:{free_port()}"
-    labels = {"namespace": "models", "pod": "chat-0", "paceline_dev_deployment": "chat"}
-    targets = [
-        {"targets": [engine.removeprefix("http://")], "labels": labels},
-        {
-            "targets": [operator.removeprefix("http://")],
-            "labels": {"namespace": "models", "pod": "operator-0"},
-        },
-    ]
-    config = {
-        "global": {"scrape_interval": "1s"},
-        "scrape_configs": [{"job_name": "pods", "static_configs": targets}],
-    }
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = [program, f"--config.file={folder}/prometheus.yaml", "--log.level=warn"]
-    command += [f"--storage.tsdb.path={folder}/data", f"--web.listen-address={address}"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        yield f"http://{address}"
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
 @pytest.mark.slow
 def test_every_query_is_answered_and_shows_something(
     require_program: Callable[[str], str],
@@ -189,7 +158,11 @@ def test_every_query_is_answered_and_shows_something(
     program = require_program("prometheus")
     pending = dict.fromkeys(QUERIES, "not asked yet")
     give_up_s = time.monotonic() + 120
-    with prometheus(program, engine.url, operator_url, tmp_path) as address:
+    pods = [
+        target(engine.url, namespace="models", pod="chat-0", paceline_dev_deployment="chat"),
+        target(operator_url, namespace="models", pod="operator-0"),
+    ]
+    with prometheus(program, {"pods": pods}, tmp_path) as address:
         while not is_answered(pending) and time.monotonic() < give_up_s:
             engine.post(
                 "/v1/completions",

@@ -69,6 +69,12 @@ def test_commands_of_this_release_are_listed() -> None:
         (["bench", "workloads", "--seed", "-1"], ["a whole number from 0 to", "got '-1'"]),
         (["bench", "kv-dtype", "m", "--prompts", "0"], ["a whole number >= 1", "got '0'"]),
         (["bench", "kv-dtype", "m", "--max-tokens", "-3"], ["a whole number >= 1", "got '-3'"]),
+        (["bench", "speculation", "m", "--half-width", "nan"], ["a number > 0", "got 'nan'"]),
+        (["bench", "speculation", "m", "--max-tokens", "8"], ["--max-tokens must be >= 16, got 8"]),
+        (
+            ["bench", "speculation", "m", "--min-rounds", "40"],
+            ["--max-rounds must be >= --min-rounds 40, got 30"],
+        ),
         (["bench", "tuner", "--tuned-s", "nan"], ["a number > 0 is needed", "got 'nan'"]),
         (["sim", "--seed", "-1"], ["a whole number from 0 to", "got '-1'"]),
         (["sim", "--plot", "no/such/x.svg"], ["--plot must be a file in a folder that exists"]),
@@ -267,3 +273,15 @@ def test_a_namespace_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(MINIMAL)
     code, text = fails("render", "-f", str(tmp_path / "m.yaml"), "-n", "Bad Name")
     assert (code, "got 'Bad Name'" in text) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (FileNotFoundError(2, "No such file", "x.svg"), "x.svg: No such file"),
+        (OSError("the queue is closed"), "the system: the queue is closed"),
+        (TimeoutError(), "the system: TimeoutError"),
+    ],
+)
+def test_an_error_of_the_system_is_told_in_words(error: OSError, text: str) -> None:
+    assert cli.system_error_text(error) == text

@@ -5,6 +5,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 
@@ -14,7 +15,7 @@ import pytest
 from paceline import cli
 from paceline_engine.testing.server_process import ServerProcess, server_process
 from paceline_engine.testing.tiny_model import TinyModel
-from paceline_operator.testing.prometheus import free_address, prometheus
+from paceline_operator.testing.prometheus import free_address, prometheus, target
 
 SELECTOR = ("--selector", 'namespace="models",pod=~"chat-.*"')
 NUM_CLIENTS = 16
@@ -39,11 +40,10 @@ def scraped(
     program, folder = require_program("prometheus"), tmp_path_factory.mktemp("tune")
     model = TinyModel(hidden_size=16, num_layers=1).write(folder / "model")
     flags = ["--max-model-len=256", "--max-num-seqs=2", "--num-kv-blocks=512", "--dtype=float32"]
-    labels = {"namespace": "models", "pod": "chat-0"}
-    with (
-        server_process(str(model), folder, *flags) as engine,
-        prometheus(program, engine.url, folder, labels, interval="500ms") as url,
-    ):
+    with server_process(str(model), folder, *flags) as engine, ExitStack() as stack:
+        pages = [target(engine.url, namespace="models", pod="chat-0")]
+        twice = {"one": pages, "two": pages}
+        url = stack.enter_context(prometheus(program, twice, folder, interval="500ms"))
         wait_for_series(url)
         end, started_s = time.monotonic() + SECONDS, time.time()
         clients = [threading.Thread(target=ask, args=(engine, end)) for _ in range(NUM_CLIENTS)]

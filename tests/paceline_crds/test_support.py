@@ -35,6 +35,7 @@ def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
+        ("dtype: Float16", "dtype must be Auto, Float32 or BFloat16, got Float16"),
         (
             "speculative: {method: Mtp, numTokens: 2}",
             "speculativeMethod must be None, Ngram or Suffix, got Mtp",
@@ -52,7 +53,8 @@ def test_stock_vllm_may_do_what_our_engine_cannot() -> None:
     manifest = MANIFEST.replace("uri: demo", "uri: hf://a/b")
     text = (
         manifest
-        + "  runtime: VLLM\n  kvCache: {dtype: FP8}\n  speculative: {method: Ngram, numTokens: 2}\n"
+        + "  runtime: VLLM\n  dtype: Float16\n  kvCache: {dtype: FP8}\n"
+        + "  speculative: {method: Ngram, numTokens: 2}\n"
     )
     spec = llmdeployment.loads(text).spec
     assert support.not_supported(spec, resolve.settings_of(spec)) == []

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from paceline_kernels import ops
 from paceline_kernels.errors import DTypeError, ImplUnavailableError, ShapeError
-from paceline_kernels.testing import POISON, error_bound, make_batch
+from paceline_kernels.testing.paged import POISON, error_bound, make_batch
 
 IMPLS = ("torch", "cpu")
 CACHE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)

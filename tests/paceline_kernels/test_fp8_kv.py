@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paceline_kernels import ops
 from paceline_kernels.errors import DTypeError, ShapeError
 from paceline_kernels.paged_kv import FP8
-from paceline_kernels.testing import POISON, error_bound, make_batch
+from paceline_kernels.testing.paged import POISON, error_bound, make_batch
 
 IMPLS = ("reference", "torch", "cpu")
 LARGEST = 448.0

@@ -107,14 +107,6 @@ def test_the_gated_product_is_silu_of_gate_times_up(tokens, ffn):
 
 
 @pytest.mark.parametrize("impl", IMPLS)
-def test_the_vocabulary_is_projected_for_the_named_rows_alone(impl):
-    hidden, weight = noise(9, 32), noise(50, 32, seed=1)
-    prepared = ops.prepare_linear(weight, impl=impl)
-    rows = torch.tensor([8, 0, 3])
-    assert torch.equal(ops.project_rows(hidden, rows, prepared), ops.linear(hidden[rows], prepared))
-
-
-@pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_embedding_gathers_rows_exactly(impl, dtype):
     table = noise(50, 30).to(dtype)

@@ -1,5 +1,7 @@
 """Errors of the engine: one root, one subclass for each reaction."""
 
+from paceline_crds.phases import StartFailure
+
 
 class EngineError(Exception):
     """Root of everything the engine raises on purpose."""
@@ -23,11 +25,10 @@ class StartFailed(EngineError):
     """The engine cannot start with this model on this machine.
 
     Attributes:
-        reason: one of OutOfMemory, KVCacheTooSmall, DownloadFailed, AuthFailed, UnsupportedModel,
-            InvalidSettings.
+        reason: for programs; the message is for people.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: StartFailure, message: str) -> None:
         super().__init__(message)
         self.reason = reason
 

@@ -19,14 +19,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from paceline_crds import flags, phrases
 from paceline_crds.knob import ChangeClass
-from paceline_crds.settings import EngineSettings, border_name, knobs
+from paceline_crds.settings import EngineSettings, border_name, border_names, knobs
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.core.unsupported import refuse_change
 
 MAX_REVISION = 2**53 - 1
 """The largest whole number that every reader of JSON keeps exactly."""
-
-_KNOBS = {border_name(name): name for name in knobs()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +110,15 @@ def parse_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
         SettingRefused: 400, an unknown name, a wrong type or a value beyond absolute bounds.
     """
     parsed: dict[str, Any] = {}
+    known = border_names()
     for given, value in changes.items():
-        if given not in _KNOBS:
+        if given not in known:
             # Anybody's text, half characters too: it is shown in a form that can be sent.
             shown = ascii(given)[1:-1][:64]
             raise SettingRefused(
-                400, shown, f"{shown} is no setting; expected one of {', '.join(_KNOBS)}"
+                400, shown, f"{shown} is no setting; expected one of {', '.join(known)}"
             )
-        name = _KNOBS[given]
+        name = known[given]
         try:
             # JSON mode: strict about types, yet a word is taken for its enum.
             text = json.dumps(value)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+RECORDING_VERSION = 1
+"""Of the form of a recording, these columns and those of steps: who writes and who reads one."""
 MAX_REQUESTS = 8192
 MAX_KEYS = 65_536
 """Keys of all requests together; a request with more of them pushes others out."""

@@ -141,7 +141,7 @@ class SchedulerState:
 
     @property
     def reserve_blocks(self) -> int:
-        """The same, and what must stay free after preemptions."""
+        """Blocks that admission leaves free: the watermark's, and more after preemptions."""
         return self.watermark_blocks + self.brake.extra_blocks(self.slots.num_seated)
 
     @property

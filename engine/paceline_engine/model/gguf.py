@@ -79,7 +79,11 @@ class GgufMetadata:
         return self.get(f"{self.architecture}.{key}", default)
 
     def needed(self, key: str) -> Any:
-        """Like `own`, but it must be there."""
+        """Like `own`, but it must be there.
+
+        Raises:
+            StartFailed: UnsupportedModel: it is not.
+        """
         value = self.own(key)
         if value is None:
             raise unsupported(f"it has no {self.architecture}.{key}")

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+from paceline_crds.phases import StartFailure
 from paceline_engine import parent
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.model.made_once import made_once
@@ -217,7 +218,7 @@ def _from_hub(uri: str, cache: Path, progress: Progress) -> Path:
         ) from error
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
-        reason = "AuthFailed" if status in {401, 403} else "DownloadFailed"
+        reason: StartFailure = "AuthFailed" if status in {401, 403} else "DownloadFailed"
         raise StartFailed(reason, f"the hub refused {uri}: {error}") from error
     except OSError as error:
         raise StartFailed("DownloadFailed", f"{uri} could not be fetched: {error}") from error

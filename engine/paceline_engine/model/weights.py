@@ -60,14 +60,22 @@ class Checkpoint:
         return name in self._where
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """Read one tensor and check its shape."""
+        """Read one tensor and check its shape.
+
+        Raises:
+            StartFailed: UnsupportedModel: it is missing, or has another shape.
+        """
         tensor = self.take_any(name)
         if tuple(tensor.shape) != shape:
             raise _broken(f"tensor {name} has shape {list(tensor.shape)}, expected {list(shape)}")
         return tensor
 
     def take_any(self, name: str) -> Tensor:
-        """Read one tensor of whatever shape."""
+        """Read one tensor of whatever shape.
+
+        Raises:
+            StartFailed: UnsupportedModel: it is missing.
+        """
         if name not in self._where:
             raise _broken(f"tensor {name} is missing")
         tensor: Tensor = self._files[self._where[name]].get_tensor(name)

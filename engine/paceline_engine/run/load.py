@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from paceline_crds import objective
-from paceline_crds.settings import DType, EngineSettings
-from paceline_engine.core.errors import StartFailed
+from paceline_crds.settings import EngineSettings
 from paceline_engine.core.limits import EngineLimits
+from paceline_engine.core.unsupported import refuse_at_start
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.families import load_config
@@ -22,7 +22,6 @@ from paceline_engine.run.decode_graphs import DecodeGraphs, GraphLimits
 from paceline_engine.run.device import Device
 from paceline_engine.run.device_profile import profile_device
 from paceline_engine.run.divergence import Divergence
-from paceline_engine.run.drafts.choice import is_built
 from paceline_engine.run.fp8_kv import Fp8Kv, prepare_fp8_kv
 from paceline_engine.run.host_memory import available_bytes
 from paceline_engine.run.kernels import KernelChoice, choose_device_kernels, choose_kernels
@@ -76,7 +75,7 @@ def load_model(
         StartFailed: with one of its reasons.
     """
     progress("config", 0.0)
-    _refuse_unbuilt(settings)
+    refuse_at_start(settings)
     config = load_config(folder)
     memory_bytes = None if device is None else device.total_bytes()
     booted = objective.for_device(settings, memory_bytes).booted()
@@ -222,20 +221,6 @@ class _Start:
 
     def _max_step_tokens(self) -> int:
         return self.booted.boot_max_num_batched_tokens or self.booted.max_num_batched_tokens
-
-
-def _refuse_unbuilt(settings: EngineSettings) -> None:
-    """A setting whose feature this engine lacks is refused by name, never ignored."""
-    unbuilt = {
-        "dtype Float16": settings.dtype == DType.FLOAT16,
-        f"speculativeMethod {settings.speculative_method}": not is_built(
-            settings.speculative_method
-        ),
-        f"tensorParallelSize {settings.tensor_parallel_size}": settings.tensor_parallel_size != 1,
-    }
-    for what, is_asked in unbuilt.items():
-        if is_asked:
-            raise StartFailed("InvalidSettings", f"{what} is not built for this device")
 
 
 def _cache_root(

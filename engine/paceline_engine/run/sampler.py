@@ -18,10 +18,8 @@ from paceline_engine.run.logprobs import logprobs_of
 from paceline_engine.run.masks import apply_masks
 from paceline_engine.run.penalties import apply_penalties
 from paceline_kernels import gumbel, ops
-from paceline_kernels.sampling import Rows
+from paceline_kernels.sampling import SLICE_BYTES, Rows
 
-_CACHED_BYTES = 3 << 19
-"""More at a time leaves the processor's cache: twice the time for each row was seen."""
 _CHANGED = (
     slot_params.PENALTIES
     | slot_params.BIAS
@@ -172,7 +170,7 @@ class Sampler:
 
 def slice_rows_for(vocab_size: int, scratch_bytes: int) -> int:
     """Rows of logits that may be copied about eight times over in the scratch memory."""
-    return max(1, min(_CACHED_BYTES // (4 * vocab_size), scratch_bytes // (8 * 4 * vocab_size)))
+    return max(1, min(SLICE_BYTES // (4 * vocab_size), scratch_bytes // (8 * 4 * vocab_size)))
 
 
 def _argmax(scores: Tensor) -> tuple[Int64, Float32]:

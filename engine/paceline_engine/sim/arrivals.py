@@ -42,7 +42,11 @@ class OpenLoop:
         return None if self._next is None else self._next.arrival_s
 
     def pop(self) -> SimRequest:
-        """Take the next request."""
+        """Take the next request.
+
+        Raises:
+            ValueError: the one after it arrives before it.
+        """
         taken = self._next
         assert taken is not None, "no request is left"
         self._next = next(self._rest, None)

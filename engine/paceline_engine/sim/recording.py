@@ -14,13 +14,13 @@ from typing import Any
 
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.limits import EngineLimits
+from paceline_engine.core.request_log import RECORDING_VERSION
 from paceline_engine.core.step_features import StepFeatures
 from paceline_engine.sim.ledger import FineHistogram
 from paceline_engine.sim.limits import limits_of
 from paceline_engine.sim.report import spread, spread_of
 from paceline_engine.sim.requests import SimRequest, continued, prompt
 
-VERSION = 1
 _DONE = {"stop", "length"}
 
 
@@ -95,10 +95,10 @@ def read(body: Mapping[str, Any], *, after_s: float = float("-inf")) -> Recordin
         BadRecording: see `load`.
     """
     try:
-        if body["version"] != VERSION:
+        if body["version"] != RECORDING_VERSION:
             raise BadRecording(
-                f"the recording has version {body['version']}, this release reads {VERSION}; "
-                "record it with the same release"
+                f"the recording has version {body['version']}, this release reads "
+                f"{RECORDING_VERSION}; record it with the same release"
             )
         limits = body["limits"]
         settings = EngineSettings.model_validate(

@@ -20,6 +20,7 @@ from paceline_engine.core.request import Request, SamplingParams
 from paceline_engine.core.scheduler import Scheduler
 from paceline_engine.core.snapshot import StatsSnapshot
 from paceline_engine.core.stats import Recorder
+from paceline_engine.core.step_features import StepFeatures
 from paceline_engine.core.step_record import StepRecord
 from paceline_engine.sim.arrivals import Arrivals
 from paceline_engine.sim.drafts import Drafts, num_accepted
@@ -101,6 +102,7 @@ class Simulator:
         self._cost, self._arrivals, self._jitter = cost, arrivals, jitter
         self._drafts, self._host_ms = drafts, host_ms
         self._plan: StepPlan | None = None
+        self._sizes: StepFeatures | None = None
         self._step_end_s = self._step_ms = 0.0
         self._num_retries = 0
         self._outputs = np.full((limits.max_slots, 1), OUTPUT_TOKEN, dtype=np.int32)
@@ -252,10 +254,11 @@ class Simulator:
 
     def _begin_step(self, plan: StepPlan) -> None:
         self._num_retries = 0
-        took_ms = self._cost.predict_ms(step_features.of(plan))
+        sizes = step_features.of(plan)
+        took_ms = self._cost.predict_ms(sizes)
         if self._jitter is not None:
             took_ms *= self._jitter.next()
-        self._plan, self._step_ms = plan, took_ms
+        self._plan, self._sizes, self._step_ms = plan, sizes, took_ms
         self._step_end_s = self.now + took_ms / 1e3
 
     def _end_step(self, plan: StepPlan) -> None:
@@ -270,6 +273,8 @@ class Simulator:
             device_ms=self._step_ms - host_ms,
         )
         outputs = self._scheduler.apply(result, now)
+        assert self._sizes is not None, "a step was begun"
+        self._scheduler.learn(self._sizes, self._step_ms)
         self.ledger.tokens(outputs, now)
         for finished in outputs.finished:
             self.ledger.ended(finished, now)

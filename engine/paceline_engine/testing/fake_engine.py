@@ -12,9 +12,10 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from paceline_crds import objective
+from paceline_crds.phases import StartFailure
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.limits import EngineLimits
@@ -34,7 +35,9 @@ def load(
     """What `Runner.load` is for a real model."""
     reason_file = model_dir / "start_failed"
     if reason_file.exists():
-        raise StartFailed(reason_file.read_text().strip(), "the test wants it so")
+        raise StartFailed(
+            cast("StartFailure", reason_file.read_text().strip()), "the test wants it so"
+        )
     if (model_dir / "slow_exit").exists():
         atexit.register(time.sleep, _SLOW_EXIT_S)
     progress("Loading", 0.5)

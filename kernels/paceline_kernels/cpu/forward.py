@@ -46,7 +46,11 @@ def describe(
     lm_head: LinearWeight,
     cos_sin: Tensor,
 ) -> NativeDecoder:
-    """Make the structure; sizes were checked by prepare_decoder."""
+    """Make the structure; sizes were checked by prepare_decoder.
+
+    Raises:
+        ShapeError: head_dim is no multiple of 8.
+    """
     if shape.head_dim % 8:
         raise ShapeError(
             f"head_dim must be a multiple of 8 for impl 'cpu', got {shape.head_dim}; use 'torch'"

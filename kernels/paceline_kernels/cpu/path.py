@@ -38,7 +38,15 @@ def _kv_format(dtype: torch.dtype) -> int:
 def new_kv_cache(
     num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Keys with neighbouring tokens side by side, values with neighbouring dimensions."""
+    """Keys with neighbouring tokens side by side, values with neighbouring dimensions.
+
+    Returns:
+        Both as [num_blocks, block_size, num_kv_heads, head_dim], views of other orders in memory.
+
+    Raises:
+        DTypeError: a format that the C++ does not read.
+        ShapeError: block_size or head_dim is no multiple of 8.
+    """
     _kv_format(dtype)
     if block_size % 8 or head_dim % 8:
         raise ShapeError(

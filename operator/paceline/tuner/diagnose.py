@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline_crds import flags, resolve
 from paceline_crds.objective import Resolved
-from paceline_crds.settings import EngineSettings, border_name, knobs
+from paceline_crds.settings import EngineSettings, border_names, knobs
 from paceline_crds.source import Source
 from paceline_crds.spec import LLMDeploymentSpec
 from paceline_crds.spec_tuning import TuningMode
@@ -20,8 +20,6 @@ from paceline_operator.decide.tuning.dials import Dials
 from paceline_operator.decide.tuning.policy import Policy
 from paceline_operator.decide.tuning.signals import Sample
 from paceline_operator.decide.tuning.state import Advice, State
-
-_NAMES = {border_name(name): name for name in knobs()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +98,8 @@ def of(samples: Sequence[Sample], rules: Policy, known: Known) -> Diagnosis:
 
 def _dials(known: Known) -> Dials:
     """Settings as far as they are known."""
-    given = {_NAMES[name]: value for name, value in known.settings.items() if name in _NAMES}
+    names = border_names()
+    given = {names[name]: value for name, value in known.settings.items() if name in names}
     if known.spec is not None:
         base = resolve.resolve(known.spec)
         spec = known.spec

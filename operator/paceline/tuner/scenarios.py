@@ -12,7 +12,7 @@ from typing import Any
 from numpy.random import Generator, default_rng
 
 from paceline_crds import resolve
-from paceline_crds.settings import EngineSettings, border_name, knobs
+from paceline_crds.settings import EngineSettings, border_names
 from paceline_crds.spec import LLMDeploymentSpec
 from paceline_engine.sim.arrivals import Arrivals, ClosedLoop, OpenLoop
 from paceline_engine.sim.drafts import Drafts
@@ -26,7 +26,6 @@ MACHINE = LinearCost(step=60.0, prefill_token=0.3, decode_token=1.0)
 """Ten steps a second: a prompt of 100 tokens takes 90 ms, 40 decodes take 100."""
 TUNING: Mapping[str, Any] = {"window": "10s", "minRequests": 200, "cooldown": "0s"}
 Range = tuple[int, int]
-_NAMES = {border_name(name): name for name in knobs()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +117,7 @@ class Scenario:
         """
         base = resolve.settings_of(self.manifest())
         written = {name: getattr(base, name) for name in base.model_fields_set}
-        given = {_NAMES[name]: value for name, value in settings.items()}
+        given = {border_names()[name]: value for name, value in settings.items()}
         made = EngineSettings.model_validate({**written, **self.own, **given})
         return Simulator(
             made,

@@ -14,7 +14,7 @@ from typing import Any
 from paceline_crds import resolve
 from paceline_crds.knob import ChangeClass
 from paceline_crds.objective import Resolved
-from paceline_crds.settings import EngineSettings, border_name, knobs
+from paceline_crds.settings import EngineSettings, border_names, knobs
 from paceline_crds.source import Source
 from paceline_crds.spec import LLMDeploymentSpec
 from paceline_operator.decide.tuning import asking, dials, machine, policy, windows
@@ -25,9 +25,6 @@ from paceline_operator.decide.tuning.state import State
 from paceline_operator.resources import overlay
 from paceline_operator.resources.overlay import Wanted
 
-_LIVE = {
-    border_name(name): name for name, knob in knobs().items() if knob.change is ChangeClass.LIVE
-}
 _TARGETS = {"ttft": "sloTtftMs", "itl": "sloItlMs", "e2e": "sloE2eMs"}
 _MOST_SCRAPE_S = 15.0
 
@@ -147,9 +144,9 @@ class Session:
 
     def kept(self) -> list[tuple[str, str]]:
         """Dotted field of a manifest and value: what the tuner has found and would be lost."""
-        places = {border_name(name): knob.spec for name, knob in knobs().items()}
+        names = border_names()
         return [
-            (f"spec.{places[item.name]}", _yaml(item.value))
+            (f"spec.{knobs()[names[item.name]].spec}", _yaml(item.value))
             for item in self.state.overlay
             if not self._is_in_flight(item.name)
         ]
@@ -163,7 +160,9 @@ class Session:
     def _learn(self, readings: Sequence[Reading]) -> None:
         """What engines have that nobody here told them: their start values, a person's changes."""
         if not self._own and readings:
-            self._own = {name: readings[0].settings[name] for name in _LIVE}
+            self._own = {
+                name: readings[0].settings[name] for name in border_names(ChangeClass.LIVE)
+            }
             self._told = dict(self._own)
             self._revision = max(item.revision for item in readings)
             self._follow_targets()
@@ -179,7 +178,7 @@ class Session:
         self._by_hand |= by_person
         self._own |= by_person
         self._told |= by_person
-        names = {_LIVE[name]: value for name, value in by_person.items()}
+        names = {border_names()[name]: value for name, value in by_person.items()}
         settings = self._base.settings.model_copy(
             update={
                 name: getattr(_settings_with(name, value), name) for name, value in names.items()

@@ -35,8 +35,9 @@ class Case:
         spec: None if it cannot be served.
         values: live settings as wanted; None where there is no settings API.
         engine_decided: settings (snake_case) that nobody sets and an engine decides.
-        texts: camelCase -> value as it was wanted last, to tell whether a revision is due.
+        refusal: why the wanted template cannot be rendered.
         raised: boot maxima that spec went above.
+        in_template: snake_case name -> value, of what new pods are needed for.
     """
 
     identity: Identity
@@ -102,9 +103,7 @@ def of_parsed(
         values = settings_map.live_values(choice.wanted.settings, without=decided)
     in_template: dict[str, Any] = {}
     if choice.template is not None:
-        settings = inputs.settings_under(parsed.base, choice.template.inputs)
-        if settings is not None:
-            in_template = inputs.boot_values(settings)
+        in_template = inputs.boot_values(choice.template.settings)
     strategy = spec.rollout.strategy if spec.rollout else None
     return Case(
         identity=parsed.identity,

@@ -7,6 +7,7 @@ stay for ever)? Both are answered from the live object alone.
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from paceline_operator.decide.observed import Object
@@ -41,14 +42,16 @@ def is_within(desired: Any, live: Any, key: str = "", *, is_amount: bool = False
         key: name of the field, for lists and quantities.
         is_amount: the values are quantities.
     """
-    if isinstance(desired, Mapping):
-        if not isinstance(live, Mapping):
+    if type(desired) is str and not is_amount and key not in _QUANTITIES:
+        return type(live) is str and desired == live
+    if objects.is_mapping(desired):
+        if not objects.is_mapping(live):
             return not desired and live is None
         amounts = key in _QUANTITIES
-        return all(
-            is_within(value, live.get(name), name, is_amount=amounts)
-            for name, value in desired.items()
-        )
+        for name, value in desired.items():
+            if not is_within(value, live.get(name), name, is_amount=amounts):
+                return False
+        return True
     if isinstance(desired, list | tuple):
         return _list_is_within(desired, live, key)
     if is_amount or key in _QUANTITIES:
@@ -95,7 +98,7 @@ def _list_is_within(desired: Any, live: Any, key: str) -> bool:
     if not isinstance(live, list):
         return not desired and live is None
     keys = _KEYS.get(key)
-    if keys is None or not all(isinstance(item, Mapping) for item in [*desired, *live]):
+    if keys is None or not all(map(objects.is_mapping, [*desired, *live])):
         return len(desired) == len(live) and all(
             is_within(one, other) for one, other in zip(desired, live, strict=True)
         )
@@ -112,13 +115,9 @@ def _identity(item: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[Any, ...]
 
 def _has_more(fields: Mapping[str, Any], desired: Any) -> bool:
     for path, below in fields.items():
-        kind, _, rest = path.partition(":")
-        if path == ".":
-            continue
+        kind, rest = path[:1], path[2:]
         if kind == "f":
-            if not isinstance(desired, Mapping):
-                return True
-            if rest not in desired:
+            if not objects.is_mapping(desired) or rest not in desired:
                 return True
             inner = desired[rest]
         elif kind == "k":
@@ -131,7 +130,7 @@ def _has_more(fields: Mapping[str, Any], desired: Any) -> bool:
             continue
         else:
             continue
-        if isinstance(below, Mapping) and below and _has_more(below, inner):
+        if below and objects.is_mapping(below) and _has_more(below, inner):
             return True
     return False
 
@@ -169,10 +168,10 @@ def _project(fields: Mapping[str, Any], live: Any) -> Any:
 
 def _member(items: Any, key: str) -> Mapping[str, Any] | None:
     wanted = _value(key)
-    if not isinstance(items, list) or not isinstance(wanted, Mapping):
+    if not isinstance(items, list) or not objects.is_mapping(wanted):
         return None
     for item in items:
-        if isinstance(item, Mapping) and all(
+        if objects.is_mapping(item) and all(
             item.get(name, "TCP" if name == "protocol" else None) == value
             for name, value in wanted.items()
         ):
@@ -180,7 +179,9 @@ def _member(items: Any, key: str) -> Mapping[str, Any] | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def _value(text: str) -> Any:
+    """What a key of managedFields says; the same few are read at each look. Not to be changed."""
     try:
         return json.loads(text)
     except ValueError:

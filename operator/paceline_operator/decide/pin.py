@@ -6,18 +6,21 @@ the pin moves: inputs are resolved anew.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
+from paceline_crds.objective import Resolved
 from paceline_crds.settings import border_name, knobs
+from paceline_crds.spec import LLMDeploymentSpec
 from paceline_crds.status_tuning import OverlayEntry
 from paceline_operator.decide.observed import EngineReading, Inputs, Object
 from paceline_operator.render import inputs as render_inputs
 from paceline_operator.render import names, pods
 from paceline_operator.render.inputs import PinnedInputs
 from paceline_operator.render.pods import Template
-from paceline_operator.resources import objects, overlay
+from paceline_operator.resources import objects, overlay, parse
 from paceline_operator.resources.overlay import Wanted
-from paceline_operator.resources.parse import Parsed
+from paceline_operator.resources.parse import Identity, Parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +113,31 @@ def boot_of(child: Object) -> Mapping[str, int]:
     return render_inputs.boot_in(objects.annotation(child, names.INPUTS_ANNOTATION))
 
 
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """All that a template is made of; equal to another if its texts are."""
+
+    identity: Identity
+    spec_text: str
+    pinned_text: str
+    spec: LLMDeploymentSpec = field(compare=False)
+    base: Resolved = field(compare=False)
+    pinned: PinnedInputs = field(compare=False)
+
+
 def _rendered(parsed: Parsed, pinned: PinnedInputs) -> Template | None:
-    settings = render_inputs.settings_under(parsed.base, pinned)
+    spec, base = parsed.deployment.spec, parsed.base
+    texts = parsed.spec_text, pinned.encode()
+    return _made(_Recipe(parsed.identity, *texts, spec, base, pinned))
+
+
+@lru_cache(maxsize=parse.REMEMBERED)
+def _made(recipe: _Recipe) -> Template | None:
+    """The template; rendering and hashing it was a quarter of a look that changes nothing."""
+    settings = render_inputs.settings_under(recipe.base, recipe.pinned)
     if settings is None:
         return None
-    return pods.template(parsed.identity, parsed.deployment.spec, settings, pinned)
+    return pods.template(recipe.identity, recipe.spec, settings, recipe.pinned)
 
 
 def _above(

@@ -7,7 +7,7 @@ from typing import Any
 from paceline_crds import crd, llmdeployment
 from paceline_crds.knob import ChangeClass
 from paceline_crds.phases import StartupPhase
-from paceline_crds.settings import border_name, knobs
+from paceline_crds.settings import border_names
 from paceline_crds.source import Source
 from paceline_crds.spec import value_at
 from paceline_operator.decide import (
@@ -35,9 +35,6 @@ from paceline_operator.resources import objects
 _PATIENT = frozenset({Stage.COMPLETE, Stage.WAITING_FOR_IDLE, Stage.DRAINING})
 """Stages whose length is bounded by time-outs of their own."""
 _ENOUGH_TRIES = 2
-_LIVE = frozenset(
-    border_name(name) for name, knob in knobs().items() if knob.change is ChangeClass.LIVE
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +270,8 @@ def _live(entries: list[Any]) -> list[Any]:
     return [
         item
         for item in entries
-        if item.get("name") in _LIVE and item.get("source") != Source.ENGINE.value
+        if item.get("name") in border_names(ChangeClass.LIVE)
+        and item.get("source") != Source.ENGINE.value
     ]
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from paceline_crds.knob import ChangeClass
 from paceline_crds.objective import Resolved, device_values
-from paceline_crds.settings import EngineSettings, border_name, knobs
+from paceline_crds.settings import EngineSettings, border_name, border_names, knobs
 from paceline_crds.source import Source
 from paceline_crds.spec import LLMDeploymentSpec, Runtime
 from paceline_crds.status_tuning import OverlayEntry
@@ -146,12 +146,8 @@ def needing_pods(
     entries: tuple[OverlayEntry, ...], runtime: Runtime | None
 ) -> tuple[OverlayEntry, ...]:
     """Entries that a running engine cannot take; vLLM can take none."""
-    restart = {
-        border_name(name)
-        for name, knob in knobs().items()
-        if runtime is Runtime.VLLM or knob.change is not ChangeClass.LIVE
-    }
-    return tuple(item for item in entries if item.name in restart)
+    of = None if runtime is Runtime.VLLM else ChangeClass.RESTART
+    return tuple(item for item in entries if item.name in border_names(of))
 
 
 def decided_by_engine(spec: LLMDeploymentSpec, base: Resolved) -> frozenset[str]:
@@ -184,9 +180,8 @@ def settings_under(base: Resolved, pinned: PinnedInputs) -> EngineSettings | Non
             given.pop(name, None)
             if border_name(name) in pinned.boot:
                 given[name] = pinned.boot[border_name(name)]
-    by_name = {border_name(name): name for name in knobs()}
     for item in pinned.overlay:
-        name = by_name.get(item.name, "")
+        name = border_names().get(item.name, "")
         if name and (value := overlay.value_of(name, item.value)) is not None:
             given[name] = value
     try:

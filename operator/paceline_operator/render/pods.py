@@ -26,10 +26,11 @@ _USER = 65532
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """A pod template with its hash and the inputs that it was made from."""
+    """A pod template with its hash, and the settings and inputs that it was made from."""
 
     hash: str
     body: Mapping[str, Any]
+    settings: EngineSettings
     inputs: PinnedInputs
 
 
@@ -40,7 +41,7 @@ def template(
     draft = _body(identity, spec, settings, inputs, _UNKNOWN_HASH)
     digest = template_hash.of_template(draft)
     body = _body(identity, spec, settings, inputs, digest)
-    return Template(hash=digest, body=body, inputs=inputs)
+    return Template(hash=digest, body=body, settings=settings, inputs=inputs)
 
 
 def deployment(

@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from paceline_crds.group import bare
 from paceline_crds.objective import Resolved
-from paceline_crds.settings import EngineSettings, border_name, knobs
+from paceline_crds.settings import EngineSettings, border_name, border_names, knobs
 from paceline_crds.source import Source
 from paceline_crds.spec import LLMDeploymentSpec
 from paceline_crds.spec_tuning import TuningMode
@@ -25,7 +25,6 @@ from paceline_crds.status import EffectiveSetting
 from paceline_crds.status_tuning import OverlayEntry
 
 _LONGEST_TEXT = 128
-_NAMES = {border_name(name): name for name in knobs()}
 
 
 class DropReason(StrEnum):
@@ -119,12 +118,12 @@ def lay_over(base: Resolved, overlay: Sequence[OverlayEntry], spec: LLMDeploymen
     dropped: list[Dropped] = []
     for item in overlay:
         reason = _reason_to_drop(base, item, spec)
-        changed = None if reason else _with(settings, _NAMES[item.name], item.value)
+        changed = None if reason else _with(settings, border_names()[item.name], item.value)
         if changed is None:
             dropped.append(Dropped(entry=item, reason=reason or DropReason.ABOVE_BOOT_MAXIMUM))
             continue
         settings = changed
-        sources[_NAMES[item.name]] = Source.TUNER
+        sources[border_names()[item.name]] = Source.TUNER
         kept.append(item)
     return Wanted(settings=settings, sources=sources, kept=tuple(kept), dropped=tuple(dropped))
 
@@ -139,7 +138,7 @@ def may_touch(spec: LLMDeploymentSpec, base: Resolved, name: str) -> bool:
 def _reason_to_drop(
     base: Resolved, item: OverlayEntry, spec: LLMDeploymentSpec
 ) -> DropReason | None:
-    name = _NAMES.get(item.name)
+    name = border_names().get(item.name)
     if spec.tuning is not None and spec.tuning.mode is TuningMode.OFF:
         return DropReason.TUNING_OFF
     if name is None or not knobs()[name].tunable or value_of(name, item.value) is None:

@@ -18,7 +18,9 @@ from paceline_operator.shell.cluster import Listing
 Key = tuple[str, str]
 """Namespace and name of an LLMDeployment."""
 _CHANGING = frozenset(phase.value for phase in Phase if phase is not Phase.PROPOSED)
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_UNREAD_ANNOTATIONS = frozenset(
+    {"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision"}
+)
 
 
 class Cache:
@@ -64,7 +66,11 @@ class Cache:
         return {objects.uid(item) for item in self._objects[kind].values()}
 
     def see(self, kind: str, item: Object) -> bool:
-        """Take news of an object; returns whether it was news."""
+        """Take news of an object; returns whether it may change a plan.
+
+        A controller that writes the status of a Deployment, or another manager's fields, gives the
+        object a new version (the next write is planned from it) and nobody anything to do.
+        """
         place, version = _place(item), _version(item)
         known = self._objects[kind].get(place)
         if known is not None and _version(known) >= version:
@@ -82,7 +88,7 @@ class Cache:
             (self._changing.add if is_changing else self._changing.discard)(place)
         if (key := family_key(kind, slim)) is not None:
             self._families[kind].setdefault(key, {})[place[1]] = slim
-        return True
+        return known is None or _reads_otherwise(kind, known, slim)
 
     def see_gone(self, kind: str, item: Object) -> bool:
         """Take the news that an object is gone; returns whether it was news.
@@ -157,18 +163,36 @@ class Cache:
         fields = [
             entry
             for entry in objects.items(metadata, "managedFields")
-            if entry.get("manager") == self._manager and kind != kinds.POD.name
+            if entry.get("manager") == self._manager and kind in CHILD_KINDS
         ]
         metadata.pop("managedFields", None)
         if fields:
             metadata["managedFields"] = fields
-        annotations = dict(objects.mapping(metadata, "annotations"))
-        if annotations.pop(_LAST_APPLIED, None) is not None:
-            metadata["annotations"] = annotations
+        annotations = objects.mapping(metadata, "annotations")
+        if not _UNREAD_ANNOTATIONS.isdisjoint(annotations):
+            metadata["annotations"] = {
+                key: value for key, value in annotations.items() if key not in _UNREAD_ANNOTATIONS
+            }
         slim = {**item, "metadata": metadata}
         if kind == kinds.POD.name:
             slim["spec"] = _pod_spec(item)
+        elif kind in CHILD_KINDS:
+            slim["status"] = _child_status(item)
         return slim
+
+
+def _reads_otherwise(kind: str, before: Object, after: Object) -> bool:
+    """Whether two versions of an object differ in anything that a plan looks at."""
+    unread = {"resourceVersion", "generation"} if kind in CHILD_KINDS else {"resourceVersion"}
+    return _differ(before, after, {"metadata"}) or _differ(
+        before["metadata"], after["metadata"], unread
+    )
+
+
+def _differ(one: Object, other: Object, unread: set[str]) -> bool:
+    """Whether a field differs; an empty one is as good as none."""
+    read = (one.keys() | other.keys()) - unread
+    return any((one.get(key) or None) != (other.get(key) or None) for key in read)
 
 
 def family_key(kind: str, item: Object) -> Key | None:
@@ -182,6 +206,12 @@ def family_key(kind: str, item: Object) -> Key | None:
 def owner_key(kind: str, item: Object) -> Key | None:
     """The LLMDeployment that has to be looked at when an object changes."""
     return _place(item) if kind == kinds.LLM_DEPLOYMENT.name else family_key(kind, item)
+
+
+def _child_status(item: Object) -> dict[str, Any]:
+    """Why the cluster refuses to make a Deployment's pods; they are counted one by one."""
+    refusal = objects.condition(item, "ReplicaFailure")
+    return {"conditions": [refusal]} if refusal else {}
 
 
 def _pod_spec(item: Object) -> dict[str, Any]:

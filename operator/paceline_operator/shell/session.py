@@ -1,7 +1,6 @@
 """One HTTP session with the API server: credentials, errors, patience."""
 
 import asyncio
-import json
 import logging
 import ssl
 from collections.abc import Callable, Mapping
@@ -9,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import kopf
+import pydantic_core
 
 from paceline_operator.shell.errors import ApiRefused, ApiUnreachable, LoginFailed
 
@@ -79,10 +79,10 @@ class Session:
                     method,
                     path,
                     params=params,
-                    data=None if body is None else json.dumps(body),
+                    data=None if body is None else pydantic_core.to_json(body),
                     headers={"Content-Type": content_type},
                 ) as answer:
-                    text = await answer.text()
+                    text = await answer.read()
                     code, wait = answer.status, answer.headers.get("Retry-After", "1")
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise ApiUnreachable(f"{method} {path}: {error or type(error).__name__}") from error
@@ -134,19 +134,22 @@ class Session:
         return aiohttp.ClientSession(
             base_url=info.server,
             connector=aiohttp.TCPConnector(ssl=context, limit=64),
+            cookie_jar=aiohttp.DummyCookieJar(),
             headers=info.as_http_headers() | {"User-Agent": "paceline-operator"},
             timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=10.0),
             trust_env=info.trust_env,
         )
 
 
-def _read(code: int, text: str) -> dict[str, Any]:
+def _read(code: int, answer: bytes) -> dict[str, Any]:
+    """What the server says: pydantic's reader takes half the time of the standard library's."""
     try:
-        body = json.loads(text)
+        body = pydantic_core.from_json(answer)
     except ValueError:
-        body = text
+        body = None
+    if code < 400 and isinstance(body, dict):
+        return body
+    text = answer.decode(errors="replace")
     if code >= 400:
         raise ApiRefused.of_status(code, body if isinstance(body, Mapping) else text)
-    if not isinstance(body, dict):
-        raise ApiRefused(code, "", f"the API server answered with no JSON object: {text[:200]}")
-    return body
+    raise ApiRefused(code, "", f"the API server answered with no JSON object: {text[:200]}")

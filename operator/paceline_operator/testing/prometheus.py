@@ -2,11 +2,15 @@
 
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
+
+Target = dict[str, Any]
+"""An entry of `static_configs`."""
 
 
 def free_address() -> str:
@@ -16,28 +20,31 @@ def free_address() -> str:
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
+def target(page_of: str, **labels: str) -> Target:
+    """What has a page below this base URL; the labels are those of all its series."""
+    return {"targets": [page_of.removeprefix("http://")], "labels": labels}
+
+
 @contextmanager
 def prometheus(
-    program: str, page_of: str, folder: Path, labels: Mapping[str, str], *, interval: str = "1s"
+    program: str, jobs: Mapping[str, Sequence[Target]], folder: Path, *, interval: str = "1s"
 ) -> Iterator[str]:
-    """A Prometheus that scrapes one engine in two jobs: everything is there twice.
+    """A Prometheus that scrapes `/metrics` of some targets.
 
     Args:
         program: its path.
-        page_of: base URL of the engine.
+        jobs: name -> targets; what stands in two jobs is there twice.
         folder: for its files.
-        labels: of every series.
         interval: between scrapes.
 
     Yields:
         Its URL.
     """
     address = free_address()
-    target = {"targets": [page_of.removeprefix("http://")], "labels": dict(labels)}
     config = {
         "global": {"scrape_interval": interval, "scrape_timeout": interval},
         "scrape_configs": [
-            {"job_name": name, "static_configs": [target]} for name in ("one", "two")
+            {"job_name": name, "static_configs": list(targets)} for name, targets in jobs.items()
         ],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

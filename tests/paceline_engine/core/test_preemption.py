@@ -102,6 +102,7 @@ def test_kept_blocks_go_before_a_running_request_the_worst_first_and_tail_first(
     for number, length in enumerate((9, 9, 17, 33)):
         trial.submit([number] * length, max_tokens=40)
     kept: dict[int, list[int]] = {}
+    num_taken = 0
     for _ in range(60):
         trial.step()
         keepers = trial.scheduler._state.keepers
@@ -110,11 +111,13 @@ def test_kept_blocks_go_before_a_running_request_the_worst_first_and_tail_first(
             left = now.get(request_id, [])
             assert blocks[: len(left)] == left, "the tail goes first"
             if len(left) < len(blocks):
+                num_taken += 1
                 better = [i for i in now if i < request_id]
                 assert all(now[i] == kept.get(i, now[i]) for i in better), "the worst goes first"
         running = {r["id"] for r in trial.scheduler.describe(0.0) if r["state"] == "running"}
         assert all(i > max(running) or len(b) < 2 for i, b in now.items() if running)
         kept = now
+    assert num_taken
     trial.run()
     trial.assert_all_solo()
 
@@ -142,10 +145,13 @@ def test_a_preempted_request_keeps_its_place_before_later_arrivals() -> None:
     later = trial.submit([7], max_tokens=20)
     trial.apply()
     requests = trial.scheduler._state.requests
+    num_compared = 0
     while trial.scheduler.has_work:
         trial.step()
         if victim in requests and later in requests:
             assert requests[victim].key < requests[later].key
+            num_compared += 1
+    assert num_compared
     trial.assert_all_solo()
 
 

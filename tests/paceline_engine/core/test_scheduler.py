@@ -120,7 +120,7 @@ def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
     trial.assert_all_solo()
 
 
-def test_a_plan_of_this_release_carries_no_drafts() -> None:
+def test_a_plan_without_speculation_carries_no_drafts() -> None:
     trial = Trial()
     trial.submit([1, 2, 3], max_tokens=5)
     trial.run()

@@ -6,6 +6,7 @@ from paceline_engine.core.errors import SettingRefused, StartFailed
 from paceline_engine.core.unsupported import refuse_at_start, refuse_change
 
 CASES = {
+    "dtype": "Float16",
     "tensorParallelSize": 2,
     "speculativeMethod": "Eagle",
 }

@@ -18,6 +18,7 @@ from paceline_engine.testing.fake_device import FakeDevice
 from paceline_engine.testing.runners import load_runner
 from paceline_engine.testing.tiny_model import TinyModel
 from paceline_kernels.decoder import DecoderBatch
+from paceline_kernels.testing.decoders import Row, decoder_batch
 
 BLOCK_SIZE, NUM_BLOCKS, VOCAB = 8, 40, 512
 PROMPTS = [
@@ -77,27 +78,9 @@ class Rig:
         return [cache.clone() for layer in self.kv for cache in layer[:2] if cache is not None]
 
 
-def step(*rows: tuple[list[int], int, list[int]]) -> DecoderBatch:
-    """Rows of (blocks, start, tokens)."""
-    ids, positions, slots, bounds, lens = [], [], [], [0], []
-    for blocks, start, tokens in rows:
-        at = range(start, start + len(tokens))
-        ids += tokens
-        positions += at
-        slots += [blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in at]
-        bounds.append(bounds[-1] + len(tokens))
-        lens.append(start + len(tokens))
-    columns = max(len(blocks) for blocks, _, _ in rows)
-    tables = [blocks + [0] * (columns - len(blocks)) for blocks, _, _ in rows]
-    return DecoderBatch(
-        token_ids=torch.tensor(ids),
-        positions=torch.tensor(positions),
-        slot_mapping=torch.tensor(slots),
-        block_tables=torch.tensor(tables, dtype=torch.int32),
-        cu_seqlens_q=torch.tensor(bounds, dtype=torch.int32),
-        seq_lens=torch.tensor(lens, dtype=torch.int32),
-        logit_rows=torch.arange(len(ids)),
-    )
+def step(*rows: Row) -> DecoderBatch:
+    """Rows of (blocks, start, tokens), with the logits of every token."""
+    return decoder_batch(rows, all_logits=True, block_size=BLOCK_SIZE)
 
 
 DECODES = step(([3, 4, 5], 17, [9]), ([8], 0, [44]), ([7, 6], 15, [300]))

@@ -143,6 +143,22 @@ def test_a_live_change_takes_effect_between_two_steps():
     assert {served.reason for served in sim.ledger.served} == {"length"}
 
 
+def test_steps_teach_the_governor_how_much_of_a_prompt_fits_the_target():
+    streams = at_once([400] * 8)
+    long = SimRequest(
+        arrival_s=0.5, prompt_token_ids=prompt(99, 4000), num_output_tokens=1, max_tokens=1
+    )
+    sim = small_simulator([*streams, long], inter_token_target_ms=20)
+    sim.run()
+    beside = [
+        row["num_prefill_tokens"]
+        for row in sim.steps(10_000)
+        if row["num_decode_tokens"] and row["num_prefill_tokens"]
+    ]
+    assert max(beside) > 200  # 20 ms less 6 for the decodes, at 0.05 ms a token
+    assert sim.ledger.gaps.max_s < 0.022
+
+
 def test_a_smaller_budget_shortens_the_steps_that_follow():
     prompts = [
         SimRequest(

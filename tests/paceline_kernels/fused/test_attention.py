@@ -15,7 +15,7 @@ from paceline_kernels import ops
 from paceline_kernels.errors import DTypeError, ShapeError
 from paceline_kernels.fused import path
 from paceline_kernels.paged_kv import FP8
-from paceline_kernels.testing import POISON, error_bound, make_batch
+from paceline_kernels.testing.paged import POISON, error_bound, make_batch
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 FORMATS = [(F32, F32), (BF16, BF16), (F16, F16), (F32, BF16), (F32, FP8), (BF16, FP8), (F16, FP8)]

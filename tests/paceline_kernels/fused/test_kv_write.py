@@ -3,7 +3,7 @@ import torch
 
 from paceline_kernels import ops
 from paceline_kernels.paged_kv import FP8
-from paceline_kernels.testing import make_batch
+from paceline_kernels.testing.paged import make_batch
 
 CACHES = (torch.float32, torch.bfloat16, torch.float16, FP8)
 

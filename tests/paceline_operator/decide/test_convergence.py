@@ -35,19 +35,19 @@ def life() -> list[Callable[[World], None]]:
         edit(replicas=2),
         edit(replicas=3),
         edit(replicas=1),
-        edit(replicas=1, dtype="Float16"),
+        edit(replicas=1, dtype="BFloat16"),
         edit(replicas=1, maxModelLen=256),
         again,
     ]
 
 
-def broken_float16(arguments: list[str]) -> tuple[str, str] | None:
-    return ("OutOfMemory", "too big") if "--dtype=Float16" in arguments else None
+def broken_bfloat16(arguments: list[str]) -> tuple[str, str] | None:
+    return ("OutOfMemory", "too big") if "--dtype=BFloat16" in arguments else None
 
 
 def lived(settle: Callable[[World], None]) -> World:
     world = World(spec_of(replicas=1), load_s=1.0)
-    world.breaks = broken_float16
+    world.breaks = broken_bfloat16
     for act in life():
         act(world)
         for _ in range(4):

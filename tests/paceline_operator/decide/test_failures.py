@@ -1,9 +1,10 @@
 """Why a pod does not serve is told in the engine's own words."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from paceline_crds.phases import StartFailure
 from paceline_operator.decide import failures
 from paceline_operator.decide.observed import EngineReading, PodEvent, WriteFailure
 
@@ -46,6 +47,10 @@ def test_an_ended_engine_is_classified(message: str, code: int, reason: str) -> 
     found = failures.of_pod(pod(status=ended(message, code)), None, ())
     assert found is not None
     assert found.reason == reason
+
+
+def test_every_reason_of_an_engine_is_a_reason_of_a_condition() -> None:
+    assert set(get_args(StartFailure)) <= set(failures.FailureReason)
 
 
 def test_the_engines_own_sentence_is_kept() -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from paceline_operator.decide import pin
 from paceline_operator.decide.observed import Inputs
 from paceline_operator.render import inputs, names
-from paceline_operator.resources import objects
+from paceline_operator.render.pods import Template
+from paceline_operator.resources import objects, parse
+from paceline_operator.resources.parse import Parsed
 from paceline_operator.testing.world import World
 from paceline_operator.testing.worlds import settled, spec_of
 
@@ -182,3 +185,25 @@ def test_pinned_inputs_survive_their_annotation() -> None:
     assert inputs.decode(replace(pinned, template_version=2).encode()) is None
     assert inputs.decode("no json") is None
     assert inputs.decode("[]") is None
+
+
+def test_a_template_is_rendered_once_for_equal_spec_inputs_and_object() -> None:
+    def template(inputs: Inputs, **changes: Any) -> Template | None:
+        document = {
+            "apiVersion": "paceline.dev/v1alpha1",
+            "kind": "LLMDeployment",
+            "metadata": {"name": "demo", "namespace": "n", "uid": "u1", "generation": 1} | changes,
+            "spec": {"model": {"uri": "demo"}},
+        }
+        parsed = parse.parse(document)
+        assert isinstance(parsed, Parsed)
+        return pin.choose(parsed, (), {}, inputs).template
+
+    chart = Inputs(engine_image="engine:1", vllm_image="vllm:1", pod_defaults={})
+    first = template(chart)
+    assert first is not None
+    assert template(chart, resourceVersion="2") is first
+    other = template(replace(chart, engine_image="engine:2"))
+    assert other is not None
+    assert other.hash != first.hash
+    assert template(chart, uid="u2") is not first

@@ -71,3 +71,24 @@ def test_the_install_that_takes_an_object_is_its_label() -> None:
     assert parse.identify(document({})).instance == "default"
     labelled = document({}, metadata={"labels": {"paceline.dev/operator": "blue"}})
     assert parse.identify(labelled).instance == "blue"
+
+
+def test_what_of_status_is_not_read_back_cannot_lose_the_overlay() -> None:
+    status = overlay_of("100") | {"effective": "odd", "conditions": [{"type": 1}]}
+    parsed = parse.parse(document({}, status=status))
+    assert isinstance(parsed, Parsed)
+    assert parsed.wanted.settings.max_num_seqs == 100
+    lost = parse.parse(document({}, status={"tuning": {"state": 1}}))
+    assert isinstance(lost, Parsed)
+    assert lost.deployment.status is None
+
+
+def test_what_follows_from_spec_alone_is_worked_out_once() -> None:
+    def base(spec: dict[str, Any], **rest: Any) -> Any:
+        parsed = parse.parse(document(spec, **rest))
+        assert isinstance(parsed, Parsed)
+        return parsed.base
+
+    first = base({"maxModelLen": 64})
+    assert base({"maxModelLen": 64}, status=overlay_of("100")) is first
+    assert base({"maxModelLen": 65}) is not first

@@ -18,36 +18,20 @@ from paceline_operator.shell import engines as engine_ports
 from paceline_operator.shell.engines import Engines
 from paceline_operator.shell.errors import EngineUnreachable
 from paceline_operator.shell.prometheus import AWAY_S, Prometheus
+from paceline_operator.testing.loopback import Answer, Loopback, answering
 
 POD = {"metadata": {"name": "demo-1", "uid": "u1"}, "status": {"podIP": "10.0.0.9"}}
 STATUS: dict[str, Any] = {"ready": True, "live": True, "model": "demo", "revision": 3}
 SETTINGS: dict[str, Any] = {"settings": {"maxNumSeqs": 4}, "revision": 3, "generation": 1}
 NESTED = b"[" * 100_000 + b"]" * 100_000
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class Loopback:
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-    async def address(self, pod: Mapping[str, Any], port: int) -> str:
-        assert pod, port
-        return f"127.0.0.1:{self.port}"
 
 
 def serve(answer: Answer, script: Callable[[int], Awaitable[Any]]) -> Any:
     """Run a script against a server of this process; it gets the port."""
 
     async def run() -> Any:
-        app = web.Application()
-        app.router.add_route("*", "/{rest:.*}", answer)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        try:
-            return await script(runner.addresses[0][1])
-        finally:
-            await runner.cleanup()
+        async with answering(answer) as port:
+            return await script(port)
 
     return asyncio.run(asyncio.wait_for(run(), 20))
 

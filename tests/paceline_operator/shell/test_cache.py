@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,11 +95,45 @@ def test_only_our_managed_fields_and_no_copy_of_the_manifest_are_kept() -> None:
     cache = Cache("m")
     fields = [{"manager": "m", "fieldsV1": {}}, {"manager": "kubectl", "fieldsV1": {}}]
     notes = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"}
-    cache.see(KIND, deployment(1, managedFields=fields, annotations=notes))
-    known = cache.deployment(KEY)
-    assert known is not None
+    labels = {"paceline.dev/deployment": "demo"}
+    child = deployment(1, managedFields=fields, annotations=notes, labels=labels)
+    cache.see("Service", child)
+    (known,) = cache.family("Service", KEY)
     assert [item["manager"] for item in known["metadata"]["managedFields"]] == ["m"]
     assert known["metadata"]["annotations"] == {"a": "b"}
+    cache.see(KIND, child)
+    deployed = cache.deployment(KEY)
+    assert deployed is not None
+    assert "managedFields" not in deployed["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("change", "is_news"),
+    [
+        ({"status": {"observedGeneration": 1, "conditions": [{"type": "Progressing"}]}}, False),
+        ({"status": {"conditions": [{"type": "ReplicaFailure", "status": "True"}]}}, True),
+        ({"spec": {"replicas": 2}}, True),
+        ({"metadata": {"annotations": {"deployment.kubernetes.io/revision": "1"}}}, False),
+        ({"metadata": {"labels": {"paceline.dev/deployment": "demo", "a": "b"}}}, True),
+        ({"metadata": {"generation": 2, "managedFields": [{"manager": "hpa"}]}}, False),
+        ({"metadata": {"managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}]}}, True),
+        ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
+    ],
+)
+def test_a_version_that_changes_no_plan_is_kept_and_is_no_news(
+    change: dict[str, Any], is_news: bool
+) -> None:
+    cache = Cache("m")
+    before = service(5) | {"spec": {"replicas": 1}}
+    cache.see("Deployment", before)
+    after = {
+        **before,
+        **change,
+        "metadata": {**service(6)["metadata"], **change.get("metadata", {})},
+    }
+    assert cache.see("Deployment", after) is is_news
+    (known,) = cache.family("Deployment", KEY)
+    assert known["metadata"]["resourceVersion"] == "6"
 
 
 @settings(deadline=None, max_examples=60)

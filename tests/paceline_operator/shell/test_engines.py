@@ -9,6 +9,7 @@ from aiohttp import web
 
 from paceline_operator.shell.engines import Engines, PodNetwork
 from paceline_operator.shell.errors import EngineRefused, EngineUnreachable
+from paceline_operator.testing.loopback import Loopback, answering
 
 POD = {"metadata": {"name": "demo-1", "uid": "u1"}, "status": {"podIP": "10.0.0.9"}}
 STATUS = {
@@ -20,18 +21,6 @@ STATUS = {
     "revision": 3,
     "capacity": {"kvTokens": 1600},
 }
-
-
-class Loopback:
-    """Every pod's port is one of this process."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-    async def address(self, pod: Mapping[str, Any], port: int) -> str:
-        assert pod
-        assert port in {8000, 8001}
-        return f"127.0.0.1:{self.port}"
 
 
 def play(answers: Mapping[str, Any], script: Callable[[Engines], Awaitable[None]]) -> list[str]:
@@ -46,17 +35,12 @@ def play(answers: Mapping[str, Any], script: Callable[[Engines], Awaitable[None]
         return web.json_response(body, status=code)
 
     async def run() -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{rest:.*}", answer)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        engines = Engines(Loopback(runner.addresses[0][1]), lambda: 5.0)
-        try:
-            await script(engines)
-        finally:
-            await engines.close()
-            await runner.cleanup()
+        async with answering(answer) as port:
+            engines = Engines(Loopback(port), lambda: 5.0)
+            try:
+                await script(engines)
+            finally:
+                await engines.close()
 
     asyncio.run(asyncio.wait_for(run(), 10))
     return shown

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from paceline_operator.decide.tuning import queries
 from paceline_operator.decide.tuning.asking import Question
 from paceline_operator.decide.tuning.signals import Sample, Signal, Window
 from paceline_operator.shell.prometheus import Prometheus
-from paceline_operator.testing.prometheus import prometheus
+from paceline_operator.testing.loopback import answering
+from paceline_operator.testing.prometheus import prometheus, target
 
 NUM_REQUESTS = 12
 NUM_SCRAPES = 12
@@ -48,10 +50,10 @@ def test_a_real_prometheus_answers_every_signal_and_counts_nothing_twice(
     model = TinyModel(hidden_size=16, num_layers=1).write(tmp_path / "model")
     flags = ["--max-model-len=256", "--max-num-seqs=4", "--num-kv-blocks=64", "--dtype=float32"]
     flags += ["--slo-ttft-ms=2000", "--slo-itl-ms=500", "--slo-e2e-ms=10000"]
-    with (
-        server_process(str(model), tmp_path, *flags) as engine,
-        prometheus(program, engine.url, tmp_path, {"namespace": "models", "pod": "chat-0"}) as url,
-    ):
+    with server_process(str(model), tmp_path, *flags) as engine, ExitStack() as stack:
+        pages = [target(engine.url, namespace="models", pod="chat-0")]
+        twice = {"one": pages, "two": pages}
+        url = stack.enter_context(prometheus(program, twice, tmp_path))
         wait_for(lambda: bool(ask_pods(url)))
         for number in range(NUM_REQUESTS):
             prompt = f"{number} two three " * 9
@@ -106,6 +108,7 @@ def test_a_refusal_is_told_in_its_own_words_and_what_was_answered_before_is_kept
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
+        assert (request.method, request.path) == ("POST", "/api/v1/query")
         form = await request.post()
         asked.append(str(form["time"]))
         if len(asked) > 1:
@@ -119,19 +122,12 @@ def test_a_refusal_is_told_in_its_own_words_and_what_was_answered_before_is_kept
         return web.json_response({"status": "success", "data": {"result": series}})
 
     async def run() -> Measured:
-        app = web.Application()
-        app.router.add_post("/api/v1/query", answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        address = f"127.0.0.1:{free_port()}"
-        host, port = address.split(":")
-        await web.TCPSite(runner, host, int(port)).start()
-        client = Prometheus(f"http://{address}/")
-        try:
-            return await client.measure([question(1000), question(1030)])
-        finally:
-            await client.close()
-            await runner.cleanup()
+        async with answering(answer) as port:
+            client = Prometheus(f"http://127.0.0.1:{port}/")
+            try:
+                return await client.measure([question(1000), question(1030)])
+            finally:
+                await client.close()
 
     found = asyncio.run(run())
     assert asked == ["1000.000", "1030.000"]

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from paceline_operator.shell.errors import ApiRefused, ApiUnreachable
 from paceline_operator.shell.session import Session
+from paceline_operator.testing.loopback import Answer, answering
 
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Script = Callable[[Session, list[str]], Awaitable[None]]
 
 
@@ -18,24 +18,18 @@ def play(answer: Answer, script: Script, tokens: tuple[str, ...] = ("t1",)) -> N
     """Run a script against a server that answers everything in one way."""
 
     async def run() -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{rest:.*}", answer)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port = runner.addresses[0][1]
         logins: list[str] = []
+        async with answering(answer) as port:
 
-        def log_in() -> kopf.ConnectionInfo:
-            logins.append(tokens[min(len(logins), len(tokens) - 1)])
-            return kopf.ConnectionInfo(server=f"http://127.0.0.1:{port}", token=logins[-1])
+            def log_in() -> kopf.ConnectionInfo:
+                logins.append(tokens[min(len(logins), len(tokens) - 1)])
+                return kopf.ConnectionInfo(server=f"http://127.0.0.1:{port}", token=logins[-1])
 
-        session = Session(log_in)
-        try:
-            await script(session, logins)
-        finally:
-            await session.close()
-            await runner.cleanup()
+            session = Session(log_in)
+            try:
+                await script(session, logins)
+            finally:
+                await session.close()
 
     asyncio.run(asyncio.wait_for(run(), 10))
 

@@ -16,8 +16,3 @@ def proposer_for(settings: EngineSettings, batch: Batch) -> Proposer | None:
     if settings.speculative_method is SpeculativeMethod.SUFFIX:
         return SuffixProposer(batch)
     return None
-
-
-def is_built(method: SpeculativeMethod) -> bool:
-    """Whether this engine has the proposer."""
-    return method in {SpeculativeMethod.NONE, SpeculativeMethod.NGRAM, SpeculativeMethod.SUFFIX}

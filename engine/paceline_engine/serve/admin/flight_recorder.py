@@ -6,10 +6,10 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from paceline_engine.core.live_settings import SettingsState
+from paceline_engine.core.request_log import RECORDING_VERSION
 from paceline_engine.serve.step.engine_client import EngineInfo
 
 MAX_STEPS = 1024
-RECORDING_VERSION = 1
 PARTS = ("plan", "queued", "forward", "sample", "apply")
 
 

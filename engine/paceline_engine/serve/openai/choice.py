@@ -43,6 +43,7 @@ class Choice:
         request: as handed to the engine.
         text: continues behind the prompt.
         stops: finds the stop strings.
+        include_stop: the text of a stop token is part of the answer.
         first_offset: characters that stand before the first output token (echo).
 
     Attributes:

@@ -131,6 +131,6 @@ async def _answer(_request: HttpRequest, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Make every foreseen failure of this app answer in this shape; `Border` takes the rest."""
+    """Make each foreseen failure answer in this shape; `RequestMiddleware` takes the others."""
     for kind in (ApiError, RequestRefused, EngineGone, HTTPException):
         app.add_exception_handler(kind, _answer)

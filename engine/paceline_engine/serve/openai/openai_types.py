@@ -1,6 +1,6 @@
 """Bodies of the OpenAI-compatible routes, with the bounds of every value.
 
-A field that is not named here is kept in `model_extra` and reported (`validation.unknown_fields`).
+A field that is not named here is kept in `model_extra` and reported (`validation.check_fields`).
 Fields of features that this release does not build are named, so that they can be refused.
 """
 
@@ -114,7 +114,7 @@ class _Generate(_Body):
     )
     user: str | None = None
 
-    # Not built yet: refused unless the value asks for nothing (validation.refuse_unbuilt).
+    # Not built yet: refused by `validation` unless the value asks for nothing.
     response_format: dict[str, Any] | None = None
     structured_outputs: Any = None
     guided_json: Any = None

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from paceline_crds.knob import ChangeClass
-from paceline_crds.settings import EngineSettings, border_name, knobs
+from paceline_crds.settings import EngineSettings, border_names, knobs
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
 
@@ -35,10 +35,9 @@ def lay_over(booted: EngineSettings, file: Path) -> tuple[EngineSettings, int]:
             one that needs a restart.
     """
     revision, values = _read(file)
-    names = {border_name(name): name for name in knobs()}
     update: dict[str, Any] = {}
     for label, value in values.items():
-        name = names.get(label)
+        name = border_names().get(label)
         if name is None:
             log.warning("settings file: %s is no setting of this release; it is ignored", label)
             continue

@@ -12,17 +12,17 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from paceline_crds.phases import StartupPhase
 from paceline_crds.settings import EngineSettings
 from paceline_engine import parent
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.core.unsupported import refuse_at_start
+from paceline_engine.leave import leave
 from paceline_engine.serve.config import LOG_FORMAT
 from paceline_engine.serve.step import settings_file
 from paceline_engine.serve.step.assembly import LoadedRunner, assemble, engine_info
@@ -215,13 +215,5 @@ def _give_up(link: Link, reason: str, message: str, exit_code: int) -> int:
     return exit_code
 
 
-def _leave(exit_code: int) -> NoReturn:
-    """End at once: taking torch and a model apart takes seconds, and the client waits for it."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)
-
-
 if __name__ == "__main__":
-    _leave(main())
+    leave(main())

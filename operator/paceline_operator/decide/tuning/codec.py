@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from paceline_crds import status_tuning as crd
-from paceline_crds.settings import border_name, knobs
+from paceline_crds.settings import border_names
 from paceline_crds.status_tuning import TuningStatus
 from paceline_operator.decide.tuning import arm as arms
 from paceline_operator.decide.tuning.arm import Arm
@@ -30,7 +30,6 @@ from paceline_operator.resources import objects
 
 _SUMS = {to_camel(name): name for name in arms.SUMS}
 _ORDER = list(Symptom)
-_KNOWN = frozenset(border_name(name) for name in knobs())
 
 
 def encode(state: State) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def _state(status: Mapping[str, Any]) -> State:
         overlay=tuple(
             crd.OverlayEntry.model_validate_json(json.dumps(item))
             for item in objects.items(status, "overlay")
-            if item.get("name") in _KNOWN
+            if item.get("name") in border_names()
         ),
         bans=tuple(_read_ban(item) for item in objects.items(status, "tabu")),
         spent=Spent(

@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline_crds.knob import ChangeClass
 from paceline_crds.objective import Resolved
-from paceline_crds.settings import EngineSettings, KvCacheDType, border_name, knobs
+from paceline_crds.settings import EngineSettings, KvCacheDType, border_name, border_names, knobs
 from paceline_crds.source import Source
 from paceline_crds.spec import LLMDeploymentSpec
 from paceline_crds.status_tuning import OverlayEntry
@@ -160,7 +160,7 @@ def is_supported(dial: Dial, value: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_supported(label: str, value: str) -> bool:
-    name = next(key for key in knobs() if border_name(key) == label)
+    name = border_names()[label]
     made = value_of(name, value)
     if made is None:
         return False

@@ -9,10 +9,8 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from paceline_crds import durations
-from paceline_crds.knob import ChangeClass
-from paceline_crds.settings import border_name, knobs
 from paceline_crds.spec_tuning import MaintenanceWindow, TuningMode
-from paceline_operator.decide.tuning import load, verdict
+from paceline_operator.decide.tuning import ledger, load, verdict
 from paceline_operator.decide.tuning.arm import Arm
 from paceline_operator.decide.tuning.observation import Observation
 from paceline_operator.decide.tuning.policy import Policy
@@ -33,10 +31,6 @@ LACKS = {
 """Sentences for what there is no measurement for."""
 STALE_WINDOWS = 3
 MAX_REVERSALS = 2
-RESTART = ChangeClass.RESTART
-_RESTARTING = frozenset(
-    border_name(name) for name, knob in knobs().items() if knob.change is RESTART
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +175,7 @@ def _cooldown_until(state: State, policy: Policy) -> int:
     made = [item for item in state.history if item.outcome is not Outcome.REJECTED]
     if not made:
         return 0
-    is_restart = made[-1].setting in _RESTARTING or not policy.changes_live
+    is_restart = ledger.is_restart(made[-1].setting, policy)
     pause = policy.restart_cooldown_s if is_restart else policy.live_cooldown_s
     return made[-1].ended + pause
 

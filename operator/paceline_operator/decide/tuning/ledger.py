@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from paceline_crds.knob import ChangeClass
-from paceline_crds.settings import border_name, knobs
+from paceline_crds.settings import border_names
 from paceline_crds.status_tuning import OverlayEntry
 from paceline_operator.decide.tuning import moves, verdict
 from paceline_operator.decide.tuning.arm import Arm
@@ -23,14 +23,11 @@ from paceline_operator.decide.tuning.state import (
 DAY_S = 86_400
 MAX_BAN_S = 32 * DAY_S
 MAX_BANS = 64
-_RESTART = frozenset(
-    border_name(name) for name, knob in knobs().items() if knob.change is ChangeClass.RESTART
-)
 
 
 def is_restart(setting: str, policy: Policy) -> bool:
     """Whether a change of it replaces pods."""
-    return setting in _RESTART or not policy.changes_live
+    return setting in border_names(ChangeClass.RESTART) or not policy.changes_live
 
 
 def today(state: State, now: int) -> State:

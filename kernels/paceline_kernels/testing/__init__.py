@@ -1,0 +1,1 @@
+"""What tests of the kernels and of what stands on them share."""
