@@ -54,6 +54,7 @@ def test_continuing_a_message_that_the_template_drops_is_refused() -> None:
         ("{{ messages[5].content }}", "messages"),
         ("{% if %}", "Expected an expression"),
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ 'a' + 1 }}", "TypeError"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ messages.append(1) }}", "unsafe|immutable|append"),
     ],
