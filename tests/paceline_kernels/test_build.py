@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,13 +68,29 @@ def test_a_damaged_library_is_compiled_again(small_sources, tmp_path, damage):
     assert loads(path)
 
 
+def folder_of_a_compiler(cache, name, *, age_s):
+    made = cache / "kernels" / f"build-{name}"
+    made.mkdir(parents=True)
+    (made / "kernels.so").touch()
+    touched = time.time() - age_s
+    os.utime(made, (touched, touched))
+    return made
+
+
 @pytest.mark.slow
 def test_what_a_killed_compiler_left_is_removed_by_the_next(small_sources, tmp_path):
-    left = tmp_path / "kernels" / "build-abcdefgh"
-    left.mkdir(parents=True)
-    (left / "kernels.so").touch()
+    left = folder_of_a_compiler(tmp_path, "abcdefgh", age_s=3 * build.COMPILE_TIMEOUT_S)
     build.load_library(tmp_path)
     assert not left.exists()
+    assert loads(library_in(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_compiler_that_may_still_run_on_another_machine_keeps_its_folder(small_sources, tmp_path):
+    # Nobody here holds the lock: on a shared folder that does not mean that nobody compiles.
+    used = folder_of_a_compiler(tmp_path, "ijklmnop", age_s=build.COMPILE_TIMEOUT_S)
+    build.load_library(tmp_path)
+    assert (used / "kernels.so").exists()
     assert loads(library_in(tmp_path))
 
 

@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from paceline_kernels.errors import ImplUnavailableError
@@ -41,6 +41,9 @@ FLAGS = (
 COMPILE_TIMEOUT_S = 300
 _CHECKSUM_BYTES = 32
 _BUILD_PREFIX = "build-"
+_LEFT_AFTER_S = 2 * COMPILE_TIMEOUT_S
+"""Who has compiled for so long was killed. The lock alone does not say it: a shared folder may have
+locks that only their own machine sees, and who got none in time compiles without it."""
 _LOCK_POLL_S = 0.1
 
 
@@ -137,9 +140,8 @@ def _compile(compiler: str, path: Path) -> None:
         with _alone_in(path.parent, COMPILE_TIMEOUT_S) as is_alone:
             if _is_whole(path):
                 return
-            if is_alone:  # so whoever began these was killed
-                for left in path.parent.glob(f"{_BUILD_PREFIX}*"):
-                    shutil.rmtree(left, ignore_errors=True)
+            if is_alone:
+                _remove_left(path.parent, time.time() - _LEFT_AFTER_S)
             _compile_into(compiler, path)
     except (OSError, subprocess.SubprocessError) as error:
         raise ImplUnavailableError(
@@ -172,6 +174,14 @@ def _alone_in(folder: Path, patience_s: float) -> Iterator[bool]:
         yield is_alone
     finally:
         os.close(opened)
+
+
+def _remove_left(folder: Path, until: float) -> None:
+    """Remove what killed compilers left that nobody has touched since `until` (a time of files)."""
+    for left in folder.glob(f"{_BUILD_PREFIX}*"):
+        with suppress(FileNotFoundError):  # its owner was done with it just now
+            if left.stat().st_mtime < until:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _compile_into(compiler: str, path: Path) -> None:
