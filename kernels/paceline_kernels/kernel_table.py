@@ -194,10 +194,9 @@ def _remember(path: Path, rows: Sequence[Measured]) -> None:
     """Write atomically; a folder that cannot be written costs the next start a measurement."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix="table-", encoding="utf-8", delete=False
-        ) as file:
-            json.dump([asdict(row) for row in rows], file)
-        Path(file.name).replace(path)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix="table-") as work:
+            written = Path(work) / path.name
+            written.write_text(json.dumps([asdict(row) for row in rows]), encoding="utf-8")
+            written.replace(path)
     except OSError:
         return

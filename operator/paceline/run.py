@@ -192,6 +192,8 @@ class _LocalRun:
             running = sum(r.num_outstanding for r in self._supervisor.replicas.all)
             what = f"{running} requests still run" if running else "running requests finish"
             say(f"\ndraining: {what}; Ctrl-C again ends the wait")
+        elif self._num_signals == 2:
+            say("ending the requests that run; Ctrl-C again ends the processes")
         number = signal.SIGKILL if self._num_signals > 2 else signal.SIGINT
         self._supervisor.signal_all(number)
 

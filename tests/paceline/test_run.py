@@ -241,6 +241,23 @@ def test_a_closed_terminal_drains_and_leaves_nothing_behind(
     assert psutil.wait_procs(children, timeout=10)[1] == []
 
 
+def test_the_third_signal_ends_a_replica_that_answers_nothing(
+    tmp_path: Path, model: Path, runs: list[Run]
+) -> None:
+    run = Run(manifest(tmp_path, model), "--no-sample")
+    runs.append(run)
+    run.wait_for("Ctrl-C drains and stops")
+    children = psutil.Process(run.process.pid).children(recursive=True)
+    (victim,) = run.serving_processes()
+    victim.suspend()
+    for told in ("Ctrl-C again ends the wait", "Ctrl-C again ends the processes", "stopped"):
+        run.process.send_signal(signal.SIGINT)
+        run.wait_for(told)
+    assert run.process.wait(DEADLINE_S) == 0
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+    assert "probes in a row" not in run.text
+
+
 @pytest.mark.full
 def test_a_replica_that_hangs_is_ended_and_started_again(
     tmp_path: Path, model: Path, runs: list[Run]

@@ -42,6 +42,16 @@ def test_a_folder_that_cannot_be_written_costs_no_start(tmp_path):
     assert choose(tmp_path).impl in {"cpu", "torch"}
 
 
+@pytest.mark.slow
+def test_a_memory_that_cannot_be_put_in_its_place_leaves_nothing_behind(tmp_path):
+    choose(tmp_path)
+    (file,) = (tmp_path / "kernels").glob("table-*.json")
+    file.unlink()
+    file.mkdir()
+    assert choose(tmp_path).rows != ()
+    assert list((tmp_path / "kernels").glob("table-*")) == [file]
+
+
 def test_only_the_allowed_activation_formats_are_tried():
     assert {c.dtype for c in kernel_table.candidates([torch.bfloat16])} == {torch.bfloat16}
     names = [c.name for c in kernel_table.candidates([torch.float32, torch.bfloat16])]

@@ -77,7 +77,10 @@ def _local_path(uri: str) -> Path:
         raise StartFailed(
             "DownloadFailed", f"scheme {scheme}:// is not known; use hf://, file:// or a path"
         )
-    return Path(uri).expanduser()
+    try:
+        return Path(uri).expanduser()
+    except RuntimeError:  # ~somebody whom the system does not know: a name like any other
+        return Path(uri)
 
 
 def _checked(folder: Path) -> Path:

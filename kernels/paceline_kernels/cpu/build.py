@@ -50,7 +50,15 @@ _LOCK_POLL_S = 0.1
 def cache_folder() -> Path:
     """$PACELINE_CACHE, or ~/.cache/paceline."""
     named = os.environ.get("PACELINE_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "paceline"
+    return Path(named) if named else _home() / ".cache" / "paceline"
+
+
+def _home() -> Path:
+    """The home folder; / for a user that the system does not know, as containers have it."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def find_compiler() -> str | None:
@@ -196,8 +204,8 @@ def _compile_into(compiler: str, path: Path) -> None:
         )
         if done.returncode != 0:
             raise ImplUnavailableError(
-                f"impl 'cpu': {compiler} failed with status {done.returncode}: "
-                f"{done.stderr[-2000:]}"
+                f"impl 'cpu': compiling into {path.parent}: {compiler} failed with status "
+                f"{done.returncode}: {done.stderr[-2000:].strip()}"
             )
         with built.open("ab") as file:
             file.write(hashlib.sha256(built.read_bytes()).digest())

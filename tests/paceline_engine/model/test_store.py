@@ -29,6 +29,7 @@ def test_a_folder_is_itself_by_path_and_by_url(tmp_path: Path) -> None:
     ("uri", "reason", "named"),
     [
         ("/no/such/model", "DownloadFailed", "there is no model"),
+        ("~nobody-of-this-name/model", "DownloadFailed", "no model at ~nobody-of-this-name/model"),
         ("s3://bucket/model", "DownloadFailed", "s3://"),
         ("hf://one/two/three", "DownloadFailed", "hf://org/name"),
     ],
