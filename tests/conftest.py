@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Generator
 from typing import NoReturn
@@ -12,6 +13,12 @@ settings.register_profile(
     "paceline", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("paceline")
+
+# A shell's background and nohup have signals ignored, and who ignores one lets its children inherit
+# that. Who catches one does not: so programs that tests start get SIGINT and SIGHUP as usual.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda _number, _frame: None)
 
 
 @pytest.fixture(scope="session")
