@@ -239,6 +239,7 @@ def test_settings_that_cannot_be_met_stop_the_start(
     assert failed.value.reason == reason
 
 
+@pytest.mark.usefixtures("cpp_compiler")
 def test_a_shape_that_the_fast_kernels_do_not_take_runs_and_says_why(tmp_path: Path) -> None:
     model = TinyModel(head_dim=12, hidden_size=48)
     runner = load_runner(model.write(tmp_path))
