@@ -36,7 +36,8 @@ def absorbed(state: State, seen: Observation) -> State:
         lack = problem.value if problem in SAYS_NOTHING else ""
         if state.lack != lack:
             state = replace(state, lack=lack)
-        if problem is not None or sample.window.start <= state.serving_since:
+        is_of_other_pods = 0 < state.serving_since >= sample.window.start
+        if problem is not None or is_of_other_pods:
             continue
         held = watch.held(state.symptoms)
         found = symptoms.evaluate(sample, seen.policy, caps, held)
