@@ -74,6 +74,12 @@ def add_command(commands: Any) -> None:
         help="authority of Prometheus' certificate (default: the system's)",
     )
     add("--json", action="store_true", help="the diagnosis as JSON")
+    add(
+        "--serve",
+        type=_address,
+        metavar="[HOST:]PORT",
+        help="show it on a page there until Ctrl-C; HOST is 127.0.0.1 (default: print it)",
+    )
     parser.set_defaults(handler=tune)
 
 
@@ -86,6 +92,13 @@ def _seconds(text: str) -> float:
         ) from error
 
 
+def _address(text: str) -> tuple[str, int]:
+    from paceline.serve import port
+
+    host, _, number = text.rpartition(":")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", port(number)
+
+
 def _moment(text: str) -> float:
     try:
         return float(text) if text.isdigit() else datetime.fromisoformat(text).timestamp()
@@ -96,7 +109,7 @@ def _moment(text: str) -> float:
 
 
 def tune(args: argparse.Namespace) -> int:
-    """Diagnose once."""
+    """Diagnose once, or serve the page that does so while somebody looks."""
     from paceline.tuner import fleet, look
     from paceline.tuner.prometheus import Prometheus
 
@@ -104,6 +117,11 @@ def tune(args: argparse.Namespace) -> int:
     token = _token_in(args.bearer_token_file)
     ca_file = _authority(args.ca_file)
     with closing(Prometheus(args.prometheus, token=token, ca_file=ca_file)) as prometheus:
+        if args.serve is not None:
+            from paceline.tuner import page
+
+            page.serve(prometheus, args.selector, asked, address=args.serve, at=args.at)
+            return EXIT_OK
         now = args.at or time.time()
         found = fleet.find(prometheus, args.selector, asked.window_s, now)
         seen = look.at(prometheus, found, asked, now)
@@ -119,6 +137,8 @@ def _asked(args: argparse.Namespace) -> "Asked":
 
     if args.window < 1:
         raise CommandError(f"--window must be >= 1s, got {args.window:g} s")
+    if args.serve is not None and args.json:
+        raise CommandError("--json prints one diagnosis and --serve shows a page; choose one")
     targets = {name: getattr(args, f"slo_{name}") for name in _LATENCIES}
     return Asked(
         window_s=int(args.window),
