@@ -37,8 +37,8 @@ def etcd() -> list[str | Path]:
 def api_server(layout: Layout) -> list[str | Path]:
     """With what aggregated APIs (external metrics for an HPA) need: the front proxy's flags.
 
-    Its collector runs a quarter as often as Go's default has it: of a server with so few objects each
-    run is soon followed by the next, and they were a sixth of its processor time.
+    Its collector runs a quarter as often as Go's default has it: of a server with so few objects
+    each run is soon followed by the next, and they were a sixth of its processor time.
     """
     pki = certificates.folder(layout)
     return [

@@ -1,4 +1,4 @@
-"""Parts of a cluster that do not run for a while, so that their work is not measured with another's."""
+"""Parts of a cluster that do not run for a while, so that their work is not another's figure."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ _CONTROLLERS = {
 def controllers(cluster: Cluster) -> Iterator[None]:
     """Run the block without what reacts to Deployments and Services: controllers and kube-proxy.
 
-    They are ended, not paused: the API server would go on to serve watches that nobody reads. Started
-    again they find what was written meanwhile, as after any restart of theirs.
+    They are ended, not paused: the API server would go on to serve watches that nobody reads.
+    Started again they find what was written meanwhile, as after any restart of theirs.
     """
     assert cluster.layout is not None, "only processes of this machine can be held back"
     state = State(cluster.layout)
