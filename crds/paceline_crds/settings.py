@@ -246,6 +246,16 @@ class EngineSettings(BaseModel):
     speculative_method: Annotated[
         SpeculativeMethod, Knob(change=RESTART, spec="speculative.method")
     ] = Field(default=SpeculativeMethod.NONE, description="Proposer of draft tokens.")
+    speculative_model: Annotated[str | None, Knob(change=RESTART, spec="speculative.model")] = (
+        Field(
+            default=None,
+            min_length=1,
+            max_length=1024,
+            pattern=r"^((hf|file)://\S+|[^:\s]+)$",
+            description="The model that drafts, for methods DraftModel and Eagle: hf://org/name "
+            "or a folder where the engine runs. Its tokens are those of the served model.",
+        )
+    )
     speculative_num_tokens: Annotated[
         int,
         Knob(
@@ -337,6 +347,13 @@ class EngineSettings(BaseModel):
                 "speculativeNumTokens needs a speculativeMethod that proposes the drafts, got "
                 f"{self.speculative_num_tokens} with method None; name one, or set "
                 "speculativeNumTokens to 0"
+            )
+        has_own = method in {SpeculativeMethod.DRAFT_MODEL, SpeculativeMethod.EAGLE}
+        if has_own != (self.speculative_model is not None):
+            raise ValueError(
+                "speculativeModel and the methods DraftModel and Eagle belong together, got "
+                f"{self.speculative_model or 'no model'} with method {method}; give the model that "
+                "drafts with such a method, and only then"
             )
         return self
 
