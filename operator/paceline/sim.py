@@ -197,6 +197,8 @@ def _simulator(args: argparse.Namespace, policy: str) -> tuple[Any, str]:
                 f"speculativeMethod {settings.speculative_method} cannot be simulated: the time "
                 "that its model takes is not known here; simulate Ngram or Suffix"
             )
+        if settings.overlap:
+            raise CommandError(what_if.NO_OVERLAP)
         if args.fit:
             found = recording.load(args.fit)
             fitted = what_if.fit_of(found)
