@@ -56,6 +56,11 @@ class LoadedModel:
     kv_divergence: Divergence | None
     graphs: DecodeGraphs | None
 
+    @property
+    def kv_layers(self) -> list[LayerKv]:
+        """All KV that lies under the pool's block ids."""
+        return list(self.kv)
+
 
 def load_model(
     folder: Path,
