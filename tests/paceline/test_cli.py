@@ -37,7 +37,18 @@ def test_an_unknown_command_names_the_known_ones() -> None:
 
 def test_commands_of_this_release_are_listed() -> None:
     listed = cli.build_parser().format_help()
-    released = ("run", "serve", "drain", "render", "fetch", "bench", "sim", "tune", "version")
+    released = (
+        "run",
+        "serve",
+        "drain",
+        "render",
+        "fetch",
+        "bench",
+        "sim",
+        "tune",
+        "head",
+        "version",
+    )
     assert all(f"\n    {name} " in listed for name in released)
 
 
@@ -79,6 +90,11 @@ def test_commands_of_this_release_are_listed() -> None:
         (
             ["bench", "speculation", "m", "--min-rounds", "40"],
             ["--max-rounds must be >= --min-rounds 40, got 30"],
+        ),
+        (["head", "train", "m", "--out", "x"], ["required: --data"]),
+        (
+            ["head", "train", "m", "--data", "d", "--out", "x", "--form", "Medusa"],
+            ["--form", "'Medusa'", "Eagle"],
         ),
         (["bench", "tuner", "--tuned-s", "nan"], ["a number > 0 is needed", "got 'nan'"]),
         (["sim", "--seed", "-1"], ["a whole number from 0 to", "got '-1'"]),
