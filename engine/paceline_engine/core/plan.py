@@ -121,6 +121,7 @@ class StepResult:
         drafts: [rows, at most max_drafts] int32, proposals for what follows the row's tokens, -1
             behind them; None: there are none.
         host_ms, device_ms: where the time went, for the flight recorder.
+        propose_ms: part of host_ms that the proposer of drafts took.
     """
 
     step_id: int
@@ -131,6 +132,7 @@ class StepResult:
     drafts: Int32 | None = None
     host_ms: float = 0.0
     device_ms: float = 0.0
+    propose_ms: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from paceline_engine.run.decode_graphs import DecodeGraphs, GraphLimits
 from paceline_engine.run.device import Device
 from paceline_engine.run.device_profile import profile_device
 from paceline_engine.run.divergence import Divergence
+from paceline_engine.run.drafts.load import DraftStart, LoadedDrafts, prepare_drafts
 from paceline_engine.run.fp8_kv import Fp8Kv, prepare_fp8_kv
 from paceline_engine.run.host_memory import available_bytes
 from paceline_engine.run.kernels import KernelChoice, choose_device_kernels, choose_kernels
@@ -44,6 +45,7 @@ class LoadedModel:
     Attributes:
         kv_divergence: of an FP8 KV cache; None for a full one.
         graphs: of a device; None on the host.
+        drafts: of a proposer that computes; None for others.
     """
 
     decoder: Decoder
@@ -55,6 +57,12 @@ class LoadedModel:
     sampler_impl: str
     kv_divergence: Divergence | None
     graphs: DecodeGraphs | None
+    drafts: LoadedDrafts | None
+
+    @property
+    def kv_layers(self) -> list[LayerKv]:
+        """All KV that lies under the pool's block ids: the target's layers, then draft ones."""
+        return [*self.kv, *(self.drafts.kv if self.drafts else ())]
 
 
 def load_model(
@@ -62,6 +70,7 @@ def load_model(
     settings: EngineSettings,
     progress: Callable[[str, float], None],
     device: Device | None = None,
+    draft_folder: Path | None = None,
 ) -> LoadedModel:
     """Load weights, plan memory, make the KV cache, capture the first graph of a device.
 
@@ -70,6 +79,7 @@ def load_model(
         settings: as a person or an objective set them; the device decides the rest.
         progress: called with (phase, share done).
         device: None computes on the host.
+        draft_folder: of the draft model, where the settings ask for one.
 
     Raises:
         StartFailed: with one of its reasons.
@@ -88,9 +98,10 @@ def load_model(
     log.info("kernels: %s", kernels.described())
     if kernels.fallback:
         log.warning("torch's kernels compute here, which is slower: %s", kernels.fallback)
-    start = _Start(folder, config, booted, kernels, progress)
+    drafts = prepare_drafts(draft_folder, booted, folder, config, kernels)
+    start = _Start(folder, config, booted, kernels, progress, drafts)
     with torch.inference_mode():
-        decoder, memory = start.on_host() if device is None else start.on_device(device)
+        decoder, drafter, memory = start.on_host() if device is None else start.on_device(device)
         fp8 = start.prepare_fp8(decoder, memory.max_model_len) if kernels.kv_dtype == FP8 else None
         progress("kv_cache", 0.0)
         scales = fp8.scales if fp8 else None
@@ -102,6 +113,9 @@ def load_model(
             kernels.ops,
             scales,
         )
+        loaded_drafts = None
+        if drafts is not None and drafter is not None:
+            loaded_drafts = drafts.allocate(drafter, memory.num_blocks, memory.max_model_len)
         graphs = None
         if device is not None:
             graphs = DecodeGraphs(
@@ -121,6 +135,7 @@ def load_model(
         sampler_impl=kernels.sampler,
         kv_divergence=fp8.divergence if fp8 else None,
         graphs=graphs,
+        drafts=loaded_drafts,
     )
 
 
@@ -133,24 +148,28 @@ class _Start:
     booted: EngineSettings
     kernels: KernelChoice
     progress: Callable[[str, float], None]
+    drafts: DraftStart | None
 
-    def on_host(self) -> tuple[Decoder, MemoryPlan]:
+    def on_host(self) -> tuple[Decoder, Decoder | None, MemoryPlan]:
         """Plan from sizes, then load."""
-        linear = (self.kernels.linear, self.kernels.linear_dtype)
+        linear, drafts = (self.kernels.linear, self.kernels.linear_dtype), self.drafts
         memory = plan_memory(
             self.config,
             self.booted,
             weight_bytes=weight_bytes(self.folder, self.config, *linear),
             block_bytes=self._block_bytes(),
             available_bytes=available_bytes(),
+            draft_bytes=(drafts.weight_bytes() + drafts.working_bytes()) if drafts else 0,
         )
-        return self._decoder(memory.max_model_len, CPU), memory
+        decoder = self._decoder(memory.max_model_len, CPU)
+        return decoder, self._drafter(memory.max_model_len, CPU), memory
 
-    def on_device(self, device: Device) -> tuple[Decoder, MemoryPlan]:
+    def on_device(self, device: Device) -> tuple[Decoder, Decoder | None, MemoryPlan]:
         """Load, measure what a step and the graphs take, then plan."""
         free = device.free_bytes()
         longest = wanted_model_len(self.config, self.booted)
         decoder = self._decoder(longest, device.torch_device)
+        drafter = self._drafter(longest, device.torch_device)
         profile = profile_device(
             device,
             decoder,
@@ -161,9 +180,13 @@ class _Start:
         )
         log.info("device profile: %s", profile)
         memory = plan_device_memory(
-            self.config, self.booted, profile=profile, block_bytes=self._block_bytes()
+            self.config,
+            self.booted,
+            profile=profile,
+            block_bytes=self._block_bytes(),
+            draft_bytes=self.drafts.working_bytes() if self.drafts else 0,
         )
-        return decoder, memory
+        return decoder, drafter, memory
 
     def prepare_fp8(self, decoder: Decoder, max_model_len: int) -> Fp8Kv:
         """Scales of an FP8 cache, and what they do."""
@@ -198,8 +221,15 @@ class _Start:
             max_step_tokens=self._max_step_tokens(),
             vocab_size=self.config.vocab_size,
             eos_token_ids=self.config.eos_token_ids,
-            cache_root=_cache_root(self.folder, self.config, self.kernels, scales),
+            cache_root=self._cache_root(scales),
         )
+
+    def _cache_root(self, scales: KvScales) -> bytes:
+        root = _cache_root(self.folder, self.config, self.kernels, scales)
+        if self.drafts is None:
+            return root
+        drafts = _cache_root(self.drafts.folder, self.drafts.config, self.kernels, ())
+        return hashlib.sha256(root + drafts).digest()
 
     def _decoder(self, max_positions: int, device: torch.device) -> Decoder:
         return Decoder.load(
@@ -213,8 +243,17 @@ class _Start:
             progress=lambda share: self.progress("weights", share),
         )
 
+    def _drafter(self, max_positions: int, device: torch.device) -> Decoder | None:
+        if self.drafts is None:
+            return None
+        return self.drafts.load(
+            max_positions, device, lambda share: self.progress("weights", share)
+        )
+
     def _block_bytes(self) -> int:
-        return block_bytes(self.config, self.booted.block_size, self.kernels.kv_dtype)
+        """Of all layers, draft ones included."""
+        own = block_bytes(self.config, self.booted.block_size, self.kernels.kv_dtype)
+        return own + (self.drafts.block_bytes() if self.drafts else 0)
 
     def _max_slots(self) -> int:
         return self.booted.boot_max_num_seqs or self.booted.max_num_seqs
