@@ -38,11 +38,9 @@ _LIMITS = {
         accepted="1", lack="no tensor parallelism", is_accepted=lambda value: value == 1
     ),
     "speculative_method": _Limit(
-        accepted="None, Ngram or Suffix",
+        accepted="None, Ngram, Suffix or DraftModel",
         lack="no other proposer of drafts",
-        is_accepted=lambda value: (
-            value in {SpeculativeMethod.NONE, SpeculativeMethod.NGRAM, SpeculativeMethod.SUFFIX}
-        ),
+        is_accepted=lambda value: value not in {SpeculativeMethod.EAGLE, SpeculativeMethod.MTP},
     ),
 }
 

@@ -7,7 +7,7 @@ from paceline.arguments import Add, above_zero, positive, seed
 from paceline.bench_args import write_line
 from paceline.errors import EXIT_START_FAILED, CommandError
 
-PROPOSERS = ("Ngram", "Suffix")
+PROPOSERS = ("Ngram", "Suffix", "DraftModel")
 TEXTS = ("repetitive", "free")
 MIN_TOKENS = 16
 """Of an answer: how long a round takes is guessed from answers of 8."""
@@ -37,10 +37,11 @@ def _add_cells(add: Add) -> None:
         "--proposers",
         nargs="+",
         choices=PROPOSERS,
-        default=list(PROPOSERS),
+        default=["Ngram", "Suffix"],
         metavar="NAME",
         help="who proposes drafts (default Ngram Suffix)",
     )
+    add("--draft-model", metavar="MODEL", help="for proposer DraftModel: who drafts")
     add(
         "--texts",
         nargs="+",
@@ -111,6 +112,8 @@ def bench_speculation(args: argparse.Namespace) -> int:
         raise CommandError(
             f"--max-rounds must be >= --min-rounds {args.min_rounds}, got {args.max_rounds}"
         )
+    if ("DraftModel" in args.proposers) != (args.draft_model is not None):
+        raise CommandError("--draft-model and the proposer DraftModel belong together")
     plan = speculation.Plan(
         proposers=[SpeculativeMethod(name) for name in args.proposers],
         batches=args.batches,
@@ -122,6 +125,7 @@ def bench_speculation(args: argparse.Namespace) -> int:
         min_rounds=args.min_rounds,
         max_rounds=args.max_rounds,
         seed=args.seed,
+        draft_model=args.draft_model,
     )
     try:
         folder = store.resolve(args.model, progress=lambda _phase, _share: None)

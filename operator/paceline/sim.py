@@ -192,6 +192,13 @@ def _simulator(args: argparse.Namespace, policy: str) -> tuple[Any, str]:
     try:
         settings = flags.settings_from_args(args)
         refuse_at_start(settings)
+        if settings.speculative_model is not None:
+            raise CommandError(
+                f"speculativeMethod {settings.speculative_method} cannot be simulated: the time "
+                "that its model takes is not known here; simulate Ngram or Suffix"
+            )
+        if settings.overlap:
+            raise CommandError(what_if.NO_OVERLAP)
         if args.fit:
             found = recording.load(args.fit)
             fitted = what_if.fit_of(found)

@@ -47,6 +47,7 @@ def test_commands_of_this_release_are_listed() -> None:
         "sim",
         "tune",
         "head",
+        "draft",
         "version",
     )
     assert all(f"\n    {name} " in listed for name in released)
@@ -86,6 +87,10 @@ def test_commands_of_this_release_are_listed() -> None:
         ),
         (["bench", "kv-dtype", "m", "--max-tokens", "-3"], ["a whole number >= 1", "got '-3'"]),
         (["bench", "speculation", "m", "--half-width", "nan"], ["a number > 0", "got 'nan'"]),
+        (
+            ["bench", "speculation", "m", "--proposers", "DraftModel"],
+            ["--draft-model and the proposer DraftModel belong together"],
+        ),
         (["bench", "speculation", "m", "--max-tokens", "8"], ["--max-tokens must be >= 16, got 8"]),
         (
             ["bench", "speculation", "m", "--min-rounds", "40"],
@@ -101,8 +106,15 @@ def test_commands_of_this_release_are_listed() -> None:
         (["sim", "--plot", "no/such/x.svg"], ["--plot must be a file in a folder that exists"]),
         (["sim", "--tensor-parallel-size", "2"], ["tensorParallelSize", "2"]),
         (
-            ["sim", "--speculative-method", "Eagle", "--speculative-num-tokens", "2"],
-            ["speculativeMethod", "Eagle"],
+            ["sim", "--speculative-method", "Mtp", "--speculative-num-tokens", "2"],
+            ["speculativeMethod", "Mtp"],
+        ),
+        (
+            [
+                *("sim", "--speculative-method", "DraftModel", "--speculative-model", "/m"),
+                *("--speculative-num-tokens", "2"),
+            ],
+            ["speculativeMethod DraftModel", "Ngram or Suffix"],
         ),
     ],
 )

@@ -116,7 +116,7 @@ def test_fields_of_a_cluster_are_listed_as_ignored() -> None:
         ),
         (
             {"speculative": {"method": "Mtp", "numTokens": 2}},
-            ["spec.speculative.method must be None, Ngram or Suffix, got Mtp"],
+            ["spec.speculative.method must be None, Ngram, Suffix or DraftModel, got Mtp"],
         ),
         (
             {"service": {"apiKeySecretRef": {"name": "keys", "key": "keys"}}},

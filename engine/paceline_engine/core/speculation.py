@@ -204,7 +204,13 @@ def observe_step(
     """Learn what a step of decodes alone cost, with drafts or without."""
     if not max_drafts(state.settings):
         return
-    spent_ms = result.host_ms + result.device_ms
     length = state.draft_length
-    length.observe_step(len(plan.slots), len(plan.draft_tokens), num_accepted, spent_ms)
+    length.observe_step(
+        len(plan.slots),
+        len(plan.draft_tokens),
+        num_accepted,
+        result.host_ms + result.device_ms - result.propose_ms,
+        propose_ms=result.propose_ms,
+        num_asked=plan.max_drafts * int(np.count_nonzero(plan.samples)),
+    )
     state.recorder.speculation_goodput = length.goodput

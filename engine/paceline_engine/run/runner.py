@@ -14,6 +14,7 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core.arrays import Int32
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepPlan, StepResult, TokenLogprobs
+from paceline_engine.model import store
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.run.batch import Batch, SampledRows
 from paceline_engine.run.device import Device, find_device
@@ -92,12 +93,15 @@ class Runner:
             progress: called with (phase, share done).
             engine_seed: noise of requests without a seed; None draws one.
             device: None takes the CUDA device, or the host where there is none.
-            draft_dir: of the draft model, if the settings ask for one.
+            draft_dir: of the draft model, if the settings ask for one; None: where the store puts
+                `speculativeModel`.
 
         Raises:
             StartFailed: with one of its reasons.
         """
         seed = secrets.randbits(63) if engine_seed is None else engine_seed
+        if draft_dir is None and settings.speculative_model is not None:
+            draft_dir = store.resolve(settings.speculative_model, progress=progress)
         loaded = load_model(model_dir, settings, progress, device or find_device(), draft_dir)
         return cls(loaded, seed)
 

@@ -8,7 +8,7 @@ from paceline_engine.core.unsupported import refuse_at_start, refuse_change
 CASES = {
     "dtype": "Float16",
     "tensorParallelSize": 2,
-    "speculativeMethod": "Eagle",
+    "speculativeMethod": "Mtp",
 }
 
 

@@ -14,7 +14,7 @@ from paceline_crds import metrics
 from paceline_engine.run.offline import OfflineEngine
 from paceline_engine.run.runner import Runner
 from paceline_engine.testing.runners import load_runner
-from paceline_engine.testing.tiny_model import TinyModel
+from paceline_engine.testing.tiny_model import TinyModel, write_draft_model
 
 DRAFTS = {
     "boot_max_speculative_num_tokens": 6,
@@ -51,9 +51,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return TinyModel().write(tmp_path_factory.mktemp("speculating"))
 
 
-@pytest.fixture(scope="module", params=["Ngram", "Suffix"])
-def runner(request: pytest.FixtureRequest, folder: Path) -> Runner:
-    return load_runner(folder, **DRAFTS, speculative_method=request.param, max_num_seqs=64)
+@pytest.fixture(scope="module")
+def methods(folder: Path) -> dict[str, dict[str, Any]]:
+    """Each method, with what it needs."""
+    draft = write_draft_model(folder.with_name("draft"), folder, noise=0.1)
+    own = {"DraftModel": {"speculative_model": str(draft)}}
+    return {
+        name: {**DRAFTS, "speculative_method": name, **own.get(name, {})}
+        for name in ("Ngram", "Suffix", "DraftModel")
+    }
+
+
+@pytest.fixture(scope="module", params=["Ngram", "Suffix", "DraftModel"])
+def runner(
+    request: pytest.FixtureRequest, folder: Path, methods: dict[str, dict[str, Any]]
+) -> Runner:
+    return load_runner(folder, **methods[request.param], max_num_seqs=64)
 
 
 def run(
@@ -121,9 +134,12 @@ def test_a_request_may_decline_drafts(runner: Runner, plain: OfflineEngine) -> N
 
 
 @pytest.mark.slow
-def test_preemption_and_prefix_hits_change_nothing(folder: Path, plain: OfflineEngine) -> None:
+@pytest.mark.parametrize("method", ["Suffix", "DraftModel"])
+def test_preemption_and_prefix_hits_change_nothing(
+    folder: Path, methods: dict[str, dict[str, Any]], plain: OfflineEngine, method: str
+) -> None:
     session = run(
-        load_runner(folder, **DRAFTS, speculative_method="Suffix", num_kv_blocks=24),
+        load_runner(folder, **methods[method], num_kv_blocks=24),
         6,
         watermark="0",
         admits_all=True,

@@ -33,7 +33,7 @@ class DraftKv:
         max_drafts: most guesses behind a request's known tokens.
 
     Attributes:
-        known: [slots] leading tokens of each request whose draft KV is right.
+        known: [slots] leading tokens of each request whose draft KV is right; 0 of free slots.
     """
 
     def __init__(self, batch: Batch, num_blocks: int, max_drafts: int) -> None:
@@ -45,6 +45,7 @@ class DraftKv:
 
     def follow(self, plan: StepPlan) -> None:
         """Blocks that requests got hold nothing yet, but those that they hit."""
+        self.known[plan.removed_slots] = 0
         if not plan.block_ids.size:
             return
         batch, size = self._batch, self._batch.block_size
