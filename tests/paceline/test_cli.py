@@ -89,7 +89,7 @@ def test_commands_of_this_release_are_listed() -> None:
         (["bench", "speculation", "m", "--half-width", "nan"], ["a number > 0", "got 'nan'"]),
         (
             ["bench", "speculation", "m", "--proposers", "DraftModel"],
-            ["--draft-model and the proposer DraftModel belong together"],
+            ["--draft-model and one of the proposers DraftModel and Eagle belong together"],
         ),
         (["bench", "speculation", "m", "--max-tokens", "8"], ["--max-tokens must be >= 16, got 8"]),
         (
@@ -107,7 +107,7 @@ def test_commands_of_this_release_are_listed() -> None:
         (["sim", "--tensor-parallel-size", "2"], ["tensorParallelSize", "2"]),
         (
             ["sim", "--speculative-method", "Mtp", "--speculative-num-tokens", "2"],
-            ["speculativeMethod", "Mtp"],
+            ["speculativeMethod Mtp", "Ngram or Suffix"],
         ),
         (
             [
