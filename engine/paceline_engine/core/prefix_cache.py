@@ -150,7 +150,11 @@ class PrefixCache:
             if block is None:
                 break
             blocks.append(block)
-        return blocks[: max(0, len(blocks) - self._num_withheld)]
+        return self.usable(blocks)
+
+    def usable(self, known: list[int]) -> list[int]:
+        """A run of known blocks without those at its end that are withheld."""
+        return known[: max(0, len(known) - self._num_withheld)]
 
     def take(self, request_id: int, blocks: Sequence[int], start: int = 0) -> None:
         """Acquire the hit `blocks` for a request, noting on whose pending blocks it relies.

@@ -24,6 +24,8 @@ class TrainableHead(nn.Module):
         seed: of the weights it starts from.
     """
 
+    _cos_sin: Tensor
+
     def __init__(
         self, config: ModelConfig, form: HeadFormat, max_positions: int, seed: int
     ) -> None:
