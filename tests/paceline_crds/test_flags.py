@@ -104,7 +104,7 @@ def test_help_and_reference_say_what_this_release_does_not_build() -> None:
     page = reference.markdown()
     for name, accepted in {
         "tensor_parallel_size": "1",
-        "speculative_method": "None, Ngram, Suffix or DraftModel",
+        "dtype": "Auto, Float32 or BFloat16",
     }.items():
         note = f"In this release it must be {accepted}"
         assert note in flags.help_of(name)
