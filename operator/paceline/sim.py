@@ -192,6 +192,8 @@ def _simulator(args: argparse.Namespace, policy: str) -> tuple[Any, str]:
     try:
         settings = flags.settings_from_args(args)
         refuse_at_start(settings)
+        if settings.overlap:
+            raise CommandError(what_if.NO_OVERLAP)
         if args.fit:
             found = recording.load(args.fit)
             fitted = what_if.fit_of(found)
