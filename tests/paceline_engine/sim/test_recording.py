@@ -9,6 +9,7 @@ import pytest
 
 from paceline_engine.sim import recording
 from paceline_engine.sim.recording import BadRecording
+from paceline_engine.sim.requests import SimRequest, prompt
 from paceline_engine.sim.simulator import Simulator
 from paceline_engine.testing.recordings import recording_of
 from paceline_engine.testing.sim_loads import related, scattered, small_simulator
