@@ -51,6 +51,13 @@ class OperatorProcess:
         """Have its engines keep what they fetch and compile in a claim."""
         self.config["engine"]["podDefaults"]["cache"] = {"pvc": {"claimName": claim}}
 
+    def take_turns(self) -> None:
+        """Have it act only while it holds a lease of three seconds."""
+        self.config |= {
+            "namespace": self.namespace,
+            "lease": {"name": "operator", "durationSeconds": 3},
+        }
+
     def start(self, *arguments: str) -> None:
         """Start it; `ready` waits until it has seen everything."""
         file = self.folder / "operator.json"

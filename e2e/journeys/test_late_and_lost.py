@@ -36,10 +36,7 @@ def test_a_write_of_a_paused_leader_is_refused_once_its_successor_has_written(
     namespace: Namespace, operator: OperatorProcess, gate: WriteGate, tmp_path: Path, what: str
 ) -> None:
     """The write is under way when its leader is paused, and arrives when another has acted."""
-    operator.config |= {
-        "namespace": namespace.name,
-        "lease": {"name": "operator", "durationSeconds": 3},
-    }
+    operator.take_turns()
     operator.start()
     operator.wait_ready()
     first = Deployment(namespace, operator.tail, operator.settle)

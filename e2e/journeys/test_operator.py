@@ -102,10 +102,7 @@ def test_of_two_replicas_one_acts_and_a_paused_one_undoes_nothing(
     namespace: Namespace, operator: OperatorProcess, tmp_path: Path
 ) -> None:
     operator.stop()
-    operator.config |= {
-        "namespace": namespace.name,
-        "lease": {"name": "operator", "durationSeconds": 3},
-    }
+    operator.take_turns()
     operator.start()
     operator.wait_ready()
     first = Deployment(namespace, operator.tail, operator.settle)

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from paceline.supervisor import free_port
+from paceline_engine.testing.clients import clients
 from paceline_engine.testing.tiny_model import TinyModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -103,10 +104,24 @@ def manifest(tmp_path: Path, model: Path, **spec: Any) -> Path:
     return file
 
 
+Start = Callable[..., Run]
+"""`start(*options, **spec)` runs a manifest of the tiny model."""
+
+
 @pytest.fixture
-def runs() -> Iterator[list[Run]]:
+def start(tmp_path: Path, model: Path) -> Iterator[Start]:
     started: list[Run] = []
-    yield started
+
+    def begin(
+        *options: str, until: str = "Ctrl-C drains and stops", folder: Path = model, **spec: Any
+    ) -> Run:
+        run = Run(manifest(tmp_path, folder, **spec), *options)
+        started.append(run)
+        if until:
+            run.wait_for(until)
+        return run
+
+    yield begin
     for run in started:
         if run.process.poll() is None:
             for child in psutil.Process(run.process.pid).children(recursive=True):
@@ -130,12 +145,8 @@ def call(method: str, url: str, body: Any = None, token: str = "") -> tuple[int,
         return answer.status, text if url.endswith("/metrics") else json.loads(text)
 
 
-def test_two_replicas_serve_restart_with_the_settings_in_force_and_drain(
-    tmp_path: Path, model: Path, runs: list[Run]
-) -> None:
-    run = Run(manifest(tmp_path, model, replicas=2, scheduling={"maxNumSeqs": 8}))
-    runs.append(run)
-    run.wait_for("Ctrl-C drains and stops")
+def test_two_replicas_serve_restart_with_the_settings_in_force_and_drain(start: Start) -> None:
+    run = start(replicas=2, scheduling={"maxNumSeqs": 8})
     assert "tiny: 2 x tiny on this machine" in run.text
     assert f"serving tiny on {run.url}" in run.text
     assert "the sample failed" not in run.text
@@ -201,12 +212,11 @@ def test_two_replicas_serve_restart_with_the_settings_in_force_and_drain(
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_run_with_the_reason(
-    tmp_path: Path, model: Path, runs: list[Run]
+    tmp_path: Path, start: Start
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    run = Run(manifest(tmp_path, empty))
-    runs.append(run)
+    run = start(until="", folder=empty)
     assert run.process.wait(DEADLINE_S) == 3
     run.wait_for("whole log")
     assert "replica 0 did not start (exit code 3)" in run.text
@@ -214,12 +224,8 @@ def test_a_model_that_cannot_be_loaded_ends_the_run_with_the_reason(
     assert "Traceback" not in run.text
 
 
-def test_replicas_end_when_their_owner_is_killed(
-    tmp_path: Path, model: Path, runs: list[Run]
-) -> None:
-    run = Run(manifest(tmp_path, model), "--no-sample")
-    runs.append(run)
-    run.wait_for("Ctrl-C drains and stops")
+def test_replicas_end_when_their_owner_is_killed(start: Start) -> None:
+    run = start("--no-sample")
     children = psutil.Process(run.process.pid).children(recursive=True)
     assert children
     run.process.kill()
@@ -227,12 +233,8 @@ def test_replicas_end_when_their_owner_is_killed(
     assert alive == []
 
 
-def test_a_closed_terminal_drains_and_leaves_nothing_behind(
-    tmp_path: Path, model: Path, runs: list[Run]
-) -> None:
-    run = Run(manifest(tmp_path, model), "--no-sample")
-    runs.append(run)
-    run.wait_for("Ctrl-C drains and stops")
+def test_a_closed_terminal_drains_and_leaves_nothing_behind(start: Start) -> None:
+    run = start("--no-sample")
     children = psutil.Process(run.process.pid).children(recursive=True)
     for _ in range(2):  # the shell's and the kernel's
         run.process.send_signal(signal.SIGHUP)
@@ -241,12 +243,8 @@ def test_a_closed_terminal_drains_and_leaves_nothing_behind(
     assert psutil.wait_procs(children, timeout=10)[1] == []
 
 
-def test_the_third_signal_ends_a_replica_that_answers_nothing(
-    tmp_path: Path, model: Path, runs: list[Run]
-) -> None:
-    run = Run(manifest(tmp_path, model), "--no-sample")
-    runs.append(run)
-    run.wait_for("Ctrl-C drains and stops")
+def test_the_third_signal_ends_a_replica_that_answers_nothing(start: Start) -> None:
+    run = start("--no-sample")
     children = psutil.Process(run.process.pid).children(recursive=True)
     (victim,) = run.serving_processes()
     victim.suspend()
@@ -259,13 +257,9 @@ def test_the_third_signal_ends_a_replica_that_answers_nothing(
 
 
 @pytest.mark.full
-def test_a_replica_that_hangs_is_ended_and_started_again(
-    tmp_path: Path, model: Path, runs: list[Run]
-) -> None:
+def test_a_replica_that_hangs_is_ended_and_started_again(start: Start) -> None:
     """Half a minute passes until it counts as hung; the other one answers meanwhile."""
-    run = Run(manifest(tmp_path, model, replicas=2), "--no-sample")
-    runs.append(run)
-    run.wait_for("Ctrl-C drains and stops")
+    run = start("--no-sample", replicas=2)
     victim = next(p for p in run.serving_processes() if str(run.admin_ports()[0]) in p.cmdline())
     victim.suspend()
     run.wait_for("replica 0 has not answered 12 probes in a row; its process is ended")
@@ -281,7 +275,7 @@ STARTED = r"tuner: ChangeStarted: (QueueWait|CapTooLow): maxNumSeqs 2 -> 4\n"
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_the_tuner_turns_a_setting_from_the_engines_own_metrics_and_its_story_is_told(
-    tmp_path: Path, model: Path, runs: list[Run]
+    start: Start,
 ) -> None:
     """Two places for twelve clients: maxNumSeqs goes up, live, and the run's end says what to keep.
 
@@ -291,31 +285,14 @@ def test_the_tuner_turns_a_setting_from_the_engines_own_metrics_and_its_story_is
     tuning["bounds"] = {"maxNumSeqs": {"max": 16}}
     scheduling = {"maxNumSeqs": 2, "bootMaxNumSeqs": 32}
     extra = ["--num-kv-blocks=1024"]
-    run = Run(
-        manifest(tmp_path, model, tuning=tuning, scheduling=scheduling, extraArgs=extra),
-        "--no-sample",
-    )
-    runs.append(run)
-    run.wait_for("tuner: Auto, every 10 s")
-    has_seen_enough = threading.Event()
-
-    def ask() -> None:
-        prompt = {"model": "tiny", "prompt": "The scheduler", "max_tokens": 24, "ignore_eos": True}
-        while not has_seen_enough.is_set():
-            call("POST", run.url + "/v1/completions", prompt)
-
-    clients = [threading.Thread(target=ask) for _ in range(12)]
-    for client in clients:
-        client.start()
-    try:
+    spec = {"tuning": tuning, "scheduling": scheduling, "extraArgs": extra}
+    run = start("--no-sample", until="tuner: Auto, every 10 s", **spec)
+    prompt = {"model": "tiny", "prompt": "The scheduler", "max_tokens": 24, "ignore_eos": True}
+    with clients(12, lambda _: call("POST", run.url + "/v1/completions", prompt)):
         # Both hold, and QueueWait comes first unless a sample finds nobody waiting.
         run.wait_until(lambda: bool(re.search(STARTED, run.text)), STARTED)
         run.wait_for("settings changed, revision 1: maxNumSeqs 2 -> 4")
         run.wait_for("tuner: ChangeAccepted: maxNumSeqs 2 -> 4 stays: output tokens +")
-    finally:
-        has_seen_enough.set()
-        for client in clients:
-            client.join()
     folder = Path(re.findall(r"logs: (\S+)", run.text)[0])
     (folder / "freeze").touch()
     run.wait_until(lambda: "Frozen" in (folder / "tuning.json").read_text())

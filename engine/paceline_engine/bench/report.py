@@ -6,30 +6,7 @@ from typing import Any
 
 from paceline_engine.bench.client import Answer, Load, Mode
 from paceline_engine.bench.workloads import Workload
-
-_PERCENTILES = (50, 90, 99)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Linear interpolation between the closest ranks of values in ascending order."""
-    at = (len(values) - 1) * share / 100
-    low = int(at)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (at - low)
-
-
-def spread(values_s: Sequence[float]) -> dict[str, float] | None:
-    """Count, mean, percentiles and maximum in milliseconds; None without values."""
-    if not values_s:
-        return None
-    ordered = sorted(values_s)
-    row: dict[str, float] = {"n": len(ordered), "mean": _ms(sum(ordered) / len(ordered))}
-    row |= {f"p{share}": _ms(percentile(ordered, share)) for share in _PERCENTILES}
-    return row | {"max": _ms(ordered[-1])}
-
-
-def _ms(seconds: float) -> float:
-    return round(1e3 * seconds, 2)
+from paceline_engine.percentiles import spread
 
 
 def row_of(

@@ -14,7 +14,6 @@ from paceline_engine.serve.step.engine_client import EngineClient, Heartbeat, St
 
 HANG_FACTOR = 20.0
 """A step is called hung when it takes so many times longer than predicted."""
-DEFAULT_MIN_HANG_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ def router(
     client: EngineClient,
     drain: Drain,
     *,
-    min_hang_s: float = DEFAULT_MIN_HANG_S,
+    min_hang_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> APIRouter:
     """`/health`, `/health/live`, `/health/ready`, `/health/startup`. None of them needs a key."""

@@ -6,17 +6,21 @@ second: the library's page took 13.6 ms of the process that also streams answers
 text: in the newer ones a colon is no letter of a name, and a histogram may not end in `_total`.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 
+from fastapi import Response
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from paceline_crds import metrics
 from paceline_crds.metrics import COMMON_LABELS, METRICS, Kind, Metric
 from paceline_engine.core.snapshot import HistogramData, Labels, StatsSnapshot
+from paceline_engine.serve.drain import Drain
+from paceline_engine.serve.step.engine_client import EngineClient
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -37,6 +41,17 @@ class ServingFacts:
     is_draining: bool = False
     startup_seconds: Mapping[str, float] = field(default_factory=dict)
     unix_s: float = 0.0
+
+
+def answer(client: EngineClient, model_name: str, drain: Drain) -> Response:
+    """An engine's page, as both ports give it."""
+    facts = ServingFacts(
+        model_name=model_name,
+        is_draining=not drain.is_ready,
+        startup_seconds=client.startup.seconds_by_phase,
+        unix_s=time.time(),
+    )
+    return Response(render(client.stats, facts), headers={"content-type": CONTENT_TYPE})
 
 
 def render(snapshot: StatsSnapshot, facts: ServingFacts) -> bytes:

@@ -16,10 +16,11 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.request_log import RECORDING_VERSION
 from paceline_engine.core.step_features import StepFeatures
+from paceline_engine.percentiles import spread
 from paceline_engine.sim.kept_prefixes import kept_prefixes
 from paceline_engine.sim.ledger import FineHistogram
 from paceline_engine.sim.limits import limits_of
-from paceline_engine.sim.report import spread, spread_of
+from paceline_engine.sim.report import spread_of
 from paceline_engine.sim.requests import SimRequest, continued, prompt
 
 _DONE = {"stop", "length"}

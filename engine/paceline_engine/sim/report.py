@@ -9,14 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from paceline_crds import metrics
 from paceline_engine.core.snapshot import StatsSnapshot
+from paceline_engine.percentiles import SHARES, spread
 from paceline_engine.sim.ledger import FineHistogram, Ledger, Served
 from paceline_engine.sim.simulator import Simulator
-
-_SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def row_of(sim: Simulator, name: str) -> dict[str, Any]:
@@ -103,23 +100,13 @@ def _group(ended: Sequence[Served], group: str) -> dict[str, Any]:
     }
 
 
-def spread(values_s: Sequence[float]) -> dict[str, float] | None:
-    """Count, mean, percentiles and maximum in milliseconds; None without values."""
-    if not values_s:
-        return None
-    values = np.asarray(values_s) * 1e3
-    row: dict[str, float] = {"n": len(values), "mean": round(float(values.mean()), 2)}
-    row |= {name: round(float(np.quantile(values, at)), 2) for name, at in _SHARES.items()}
-    return row | {"max": round(float(values.max()), 2)}
-
-
 def spread_of(histogram: FineHistogram) -> dict[str, float] | None:
-    """The same of a fine histogram."""
+    """As `percentiles.spread`, of a fine histogram."""
     count = histogram.count
     if not count:
         return None
     row: dict[str, float] = {"n": count, "mean": round(1e3 * histogram.total_s / count, 2)}
-    row |= {name: round(1e3 * histogram.quantile(at), 2) for name, at in _SHARES.items()}
+    row |= {name: round(1e3 * histogram.quantile(at), 2) for name, at in SHARES.items()}
     return row | {"max": round(1e3 * histogram.max_s, 2)}
 
 

@@ -8,7 +8,7 @@ from numpy.random import Generator
 from paceline_crds.settings import EngineSettings
 from paceline_engine.sim.arrivals import ClosedLoop, OpenLoop
 from paceline_engine.sim.limits import limits_of
-from paceline_engine.sim.requests import SimRequest, prompt
+from paceline_engine.sim.requests import SimRequest, continued, prompt
 from paceline_engine.sim.simulator import Policy, Simulator
 from paceline_engine.sim.step_cost import LinearCost, StepCost
 
@@ -44,6 +44,18 @@ def at_once(lengths: Sequence[int], *, num_prompt_tokens: int = 16) -> list[SimR
             max_tokens=length,
         )
         for number, length in enumerate(lengths)
+    ]
+
+
+def related() -> list[SimRequest]:
+    """A request, one that begins with 48 of its tokens, and one that goes on from its answer."""
+    first = SimRequest(
+        arrival_s=0.0, prompt_token_ids=prompt(0, 64), num_output_tokens=40, max_tokens=40
+    )
+    prompts = (prompt(1, 90, first.prompt_token_ids[:48]), prompt(2, 120, continued(first, 96)))
+    return [first] + [
+        SimRequest(arrival_s=at_s, prompt_token_ids=tokens, num_output_tokens=1, max_tokens=1)
+        for at_s, tokens in zip((5.0, 6.0), prompts, strict=True)
     ]
 
 

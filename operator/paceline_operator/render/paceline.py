@@ -103,8 +103,5 @@ def _environment(spec: LLMDeploymentSpec, place: ModelPlace) -> list[dict[str, A
         {"name": "HF_HOME", "value": f"{place.cache_folder}/huggingface"},
         {"name": "PYTHONUNBUFFERED", "value": "1"},
     ]
-    if place.is_offline:
-        env.append({"name": "HF_HUB_OFFLINE", "value": "1"})
-    if spec.model.token_secret_ref is not None:
-        env.append({"name": "HF_TOKEN_PATH", "value": volumes.MODEL_TOKEN_FILE})
+    env += volumes.hub_environment(spec, place)
     return env

@@ -132,10 +132,7 @@ def _environment(spec: LLMDeploymentSpec, place: ModelPlace) -> list[dict[str, A
         {"name": "HF_HOME", "value": f"{place.cache_folder}/huggingface"},
         {"name": "VLLM_NO_USAGE_STATS", "value": "1"},
     ]
-    if place.is_offline:
-        env.append({"name": "HF_HUB_OFFLINE", "value": "1"})
-    if spec.model.token_secret_ref is not None:
-        env.append({"name": "HF_TOKEN_PATH", "value": volumes.MODEL_TOKEN_FILE})
+    env += volumes.hub_environment(spec, place)
     key = value_at(spec, "service.apiKeySecretRef")
     if key is not None:
         source = {"secretKeyRef": {"name": key.name, "key": key.key}}

@@ -47,6 +47,16 @@ class ModelPlace:
     is_offline: bool = False
 
 
+def hub_environment(spec: LLMDeploymentSpec, place: ModelPlace) -> list[dict[str, Any]]:
+    """What an engine is told of the model hub besides where it keeps its files."""
+    env = []
+    if place.is_offline:
+        env.append({"name": "HF_HUB_OFFLINE", "value": "1"})
+    if spec.model.token_secret_ref is not None:
+        env.append({"name": "HF_TOKEN_PATH", "value": MODEL_TOKEN_FILE})
+    return env
+
+
 def of_model(
     volumes: Volumes, spec: LLMDeploymentSpec, pod_defaults: Mapping[str, Any]
 ) -> ModelPlace:

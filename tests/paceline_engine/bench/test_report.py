@@ -25,14 +25,6 @@ def row(*answers: Answer) -> dict[str, object]:
     return report.row_of(workload, Load(mode=Mode.SCHEDULE), answers, client_cpu_s=0.5)
 
 
-def test_percentiles_lie_between_the_closest_values() -> None:
-    values = [0.0, 1.0, 2.0, 3.0]
-    assert report.percentile(values, 50) == 1.5
-    assert report.percentile(values, 0) == 0.0
-    assert report.percentile(values, 100) == 3.0
-    assert report.percentile([7.0], 99) == 7.0
-
-
 def test_latencies_count_from_when_a_request_was_due() -> None:
     got = row(answer("g", 1.0, [1.1, 1.2, 1.4]), answer("g", 0.0, [0.3]))
     assert got["ttft_ms"] == {

@@ -1,8 +1,5 @@
 """A model's name becomes a folder on this machine, made once, whole or not at all."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +7,7 @@ import pytest
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.model import store
 from paceline_engine.model.made_once import made_once
+from paceline_engine.testing.imports import imported_by
 from paceline_engine.testing.tiny_model import TinyModel, write_tiny_model
 
 
@@ -91,15 +89,5 @@ def test_a_conversion_that_has_lost_something_is_made_again(tmp_path: Path, dama
 
 @pytest.mark.slow
 def test_resolving_and_converting_import_neither_torch_nor_transformers() -> None:
-    code = (
-        "import sys; from paceline_engine.model import gguf, store; "
-        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"
+    modules = ("paceline_engine.model.gguf", "paceline_engine.model.store")
+    assert imported_by(*modules, watched=("torch", "transformers")) == set()

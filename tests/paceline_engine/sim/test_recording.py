@@ -9,10 +9,10 @@ import pytest
 
 from paceline_engine.sim import recording
 from paceline_engine.sim.recording import BadRecording
-from paceline_engine.sim.requests import SimRequest, continued, prompt
+from paceline_engine.sim.requests import SimRequest, prompt
 from paceline_engine.sim.simulator import Simulator
 from paceline_engine.testing.recordings import recording_of
-from paceline_engine.testing.sim_loads import scattered, small_simulator
+from paceline_engine.testing.sim_loads import related, scattered, small_simulator
 
 LOAD = scattered(np.random.default_rng(11), 60)
 
@@ -57,22 +57,7 @@ def test_a_step_planned_while_another_ran_took_its_own_time_alone(ran: Simulator
 
 
 def test_shared_prefixes_and_next_turns_are_rebuilt():
-    first = SimRequest(
-        arrival_s=0.0, prompt_token_ids=prompt(0, 64), num_output_tokens=40, max_tokens=40
-    )
-    sibling = SimRequest(
-        arrival_s=5.0,
-        prompt_token_ids=prompt(1, 90, first.prompt_token_ids[:48]),
-        num_output_tokens=1,
-        max_tokens=1,
-    )
-    next_turn = SimRequest(
-        arrival_s=6.0,
-        prompt_token_ids=prompt(2, 120, continued(first, 96)),
-        num_output_tokens=1,
-        max_tokens=1,
-    )
-    sim = small_simulator([first, sibling, next_turn])
+    sim = small_simulator(related())
     sim.run()
     found = recording.read(recording_of(sim, num_blocks=512))
     again = small_simulator(found.requests)

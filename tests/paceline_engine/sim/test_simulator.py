@@ -11,10 +11,16 @@ from paceline_engine.bench.workloads import steps
 from paceline_engine.core.errors import SettingRefused
 from paceline_engine.sim.arrivals import ClosedLoop
 from paceline_engine.sim.jitter import Jitter
-from paceline_engine.sim.requests import SimRequest, continued, prompt
+from paceline_engine.sim.requests import SimRequest, prompt
 from paceline_engine.sim.simulator import Policy, Simulator
 from paceline_engine.sim.step_cost import LinearCost
-from paceline_engine.testing.sim_loads import SMALL_COST, at_once, scattered, small_simulator
+from paceline_engine.testing.sim_loads import (
+    SMALL_COST,
+    at_once,
+    related,
+    scattered,
+    small_simulator,
+)
 
 ONE_MS = LinearCost(step=1.0)
 
@@ -215,22 +221,7 @@ def test_clients_of_a_closed_loop_wait_for_their_answers():
 
 
 def test_equal_prefixes_hit_and_answers_can_be_gone_on_from():
-    first = SimRequest(
-        arrival_s=0.0, prompt_token_ids=prompt(0, 64), num_output_tokens=40, max_tokens=40
-    )
-    sibling = SimRequest(
-        arrival_s=5.0,
-        prompt_token_ids=prompt(1, 80, first.prompt_token_ids[:48]),
-        num_output_tokens=1,
-        max_tokens=1,
-    )
-    next_turn = SimRequest(
-        arrival_s=5.0,
-        prompt_token_ids=prompt(2, 120, continued(first, 96)),
-        num_output_tokens=1,
-        max_tokens=1,
-    )
-    sim = small_simulator([first, sibling, next_turn])
+    sim = small_simulator(related())
     sim.run()
     assert [served.num_cached_tokens for served in sim.ledger.served] == [0, 48, 96]
 

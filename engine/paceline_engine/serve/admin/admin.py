@@ -236,14 +236,7 @@ def _add_metrics(app: FastAPI, client: EngineClient, config: ServeConfig, drain:
     @app.get(routes.METRICS)
     async def prometheus_page() -> Response:
         """The public port's page: a browser may not read it from there."""
-        facts = metrics.ServingFacts(
-            model_name=config.model_name,
-            is_draining=not drain.is_ready,
-            startup_seconds=client.startup.seconds_by_phase,
-            unix_s=time.time(),
-        )
-        body = metrics.render(client.stats, facts)
-        return Response(body, headers={"content-type": metrics.CONTENT_TYPE})
+        return metrics.answer(client, config.model_name, drain)
 
 
 def _add_tuning(app: FastAPI, config: ServeConfig) -> None:

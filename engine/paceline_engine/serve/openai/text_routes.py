@@ -1,7 +1,6 @@
 """The small routes: models, tokens of a text and back, metrics, version."""
 
 import asyncio
-import time
 from typing import Any
 
 from fastapi import APIRouter
@@ -71,15 +70,7 @@ def _add_metrics(api: APIRouter, client: EngineClient, served: ServedModel, drai
     @api.get(routes.METRICS, response_class=PlainTextResponse, responses=openapi.errors(401))
     async def page() -> Response:
         """Prometheus metrics, under vLLM's names and our own."""
-        facts = metrics.ServingFacts(
-            model_name=served.name,
-            is_draining=not drain.is_ready,
-            startup_seconds=client.startup.seconds_by_phase,
-            unix_s=time.time(),
-        )
-        return Response(
-            metrics.render(client.stats, facts), headers={"content-type": metrics.CONTENT_TYPE}
-        )
+        return metrics.answer(client, served.name, drain)
 
 
 def _add_tokenize(api: APIRouter, config: ServeConfig, served: ServedModel) -> None:

@@ -1,8 +1,5 @@
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import pytest
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.serve.text.detokenizer import decode
 from paceline_engine.serve.text.tokenizer import TextTokenizer
+from paceline_engine.testing.imports import imported_by
 
 
 def test_long_texts_are_encoded_beside_the_event_loop_and_alike(tiny_folder: Path) -> None:
@@ -49,18 +47,8 @@ def test_a_broken_tokenizer_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_border_imports_neither_torch_nor_transformers() -> None:
-    program = (
-        "import sys, paceline_engine.serve.openai.app\n"
-        "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"
+    border = "paceline_engine.serve.openai.app"
+    assert imported_by(border, watched=("torch", "transformers")) == set()
 
 
 @pytest.mark.slow
