@@ -181,6 +181,25 @@ class PrefixCache:
             pending = self._pending[step_id] = _PendingStep()
         pending.owners.update(dict.fromkeys(named, owner))
 
+    def insert_loaded(
+        self, chain: HashChain, indices: Sequence[int], blocks: Sequence[int], step_id: int
+    ) -> None:
+        """Name blocks that the step being planned loads from the host, before it computes.
+
+        They are pending; should the step fail, their own request keeps what is before the first.
+
+        Args:
+            chain: already extended over these entries.
+            indices: entries of the request's table, ascending, at least one.
+            blocks: the table's blocks there.
+            step_id: of the step.
+        """
+        for index, block in zip(indices, blocks, strict=True):
+            self.insert(chain, index, [block], step_id=step_id)
+        owner = chain.request_id
+        followers = self._pending[step_id].followers.setdefault(owner, {})
+        followers.setdefault(owner, indices[0] * self.block_size)
+
     def insert_last(
         self,
         chains: Sequence[HashChain],

@@ -20,6 +20,7 @@ from paceline_engine.run.batch import Batch, SampledRows
 from paceline_engine.run.device import Device, find_device
 from paceline_engine.run.drafts.choice import proposer_for
 from paceline_engine.run.drafts.proposer import ComputedStep, Proposer
+from paceline_engine.run.host_tier import HostTier, copy
 from paceline_engine.run.load import LoadedModel, load_model
 from paceline_engine.run.memory_plan import SCRATCH_BYTES
 from paceline_engine.run.prompt_logprobs import gather_prompt_logprobs, rows_that_ask
@@ -72,6 +73,8 @@ class Runner:
         self._graphs = loaded.graphs
         self._sampler_impl = loaded.sampler_impl
         self._proposer = proposer_for(loaded, self._batch, self._sampler)
+        num_host_blocks = loaded.limits.num_host_blocks
+        self._host_tier = HostTier(loaded.kv_layers, num_host_blocks) if num_host_blocks else None
         self._in_flight: _InFlight | None = None
 
     @classmethod
@@ -110,6 +113,7 @@ class Runner:
         """Follow the plan's changes and compute its tokens up to the logits."""
         if self._in_flight is not None:
             raise RuntimeError(f"step {self._in_flight.plan.step_id} was not sampled yet")
+        copies = copy(self._host_tier, plan)
         started = time.perf_counter()
         batch = self._batch
         batch.apply(plan)
@@ -131,6 +135,8 @@ class Runner:
             prompt_logprobs=prompt_logprobs,
             host_ms=(launched - started) * 1e3,
             device_ms=(done - launched) * 1e3,
+            store_ms=copies.store_ms,
+            load_ms=copies.load_ms,
         )
         self._in_flight = _InFlight(
             plan=plan,
