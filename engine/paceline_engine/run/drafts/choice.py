@@ -33,5 +33,6 @@ def proposer_for(loaded: LoadedModel, batch: Batch, sampler: Sampler) -> Propose
             num_blocks=limits.num_blocks,
             max_drafts=settings.boot_max_speculative_num_tokens or 0,
             max_step_tokens=limits.max_step_tokens,
+            num_host_blocks=limits.num_host_blocks,
         )
     return None
