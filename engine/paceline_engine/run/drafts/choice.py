@@ -40,5 +40,6 @@ def proposer_for(loaded: LoadedModel, batch: Batch, sampler: Sampler) -> Propose
             num_blocks=limits.num_blocks,
             max_drafts=max_drafts,
             max_step_tokens=limits.max_step_tokens,
+            num_host_blocks=limits.num_host_blocks,
         )
     return None

