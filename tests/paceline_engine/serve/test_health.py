@@ -102,7 +102,7 @@ def test_startup_says_phase_progress_and_why_it_failed() -> None:
     async def body_of(startup: Startup) -> dict[str, object]:
         app = FastAPI()
         client: Any = FakeClient(startup, IDLE)
-        app.include_router(health.router(client, Drain(shutdown_timeout_s=1.0)))
+        app.include_router(health.router(client, Drain(shutdown_timeout_s=1.0), min_hang_s=30.0))
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             body: dict[str, object] = (await http.get("/health/startup")).json()
