@@ -9,7 +9,7 @@ import pytest
 from paceline_crds.spec_tuning import MaintenanceWindow, Weekday
 from paceline_operator.decide.tuning import guards
 from paceline_operator.decide.tuning.observation import Fleet, Observation
-from paceline_operator.decide.tuning.state import Mood, Outcome, Spent, State
+from paceline_operator.decide.tuning.state import Mood, Outcome, Phase, Spent, State
 from paceline_operator.decide.tuning.symptom import Symptom
 from paceline_operator.testing.surface import Load, Surface
 from paceline_operator.testing.tuner_rig import TunerRig
@@ -360,10 +360,12 @@ def test_what_was_measured_under_another_spec_is_no_ground_for_a_change() -> Non
 
 
 def test_a_clock_that_was_set_back_does_no_harm() -> None:
+    """Else windows from before the change would be part of what it is judged by."""
     rig = rig_of(CAP)
-    until(rig, "Verifying")
+    until(rig, "Applying")
     since = rig.state.current.phase_since if rig.state.current else 0
     rig.now -= 10_000
     rig.turn()
     assert rig.state.current is not None
+    assert rig.state.current.phase is Phase.SETTLING
     assert rig.state.current.phase_since >= since

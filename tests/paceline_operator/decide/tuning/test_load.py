@@ -48,6 +48,16 @@ def test_users_that_come_on_their_own_are_the_same_load_with_fewer_at_a_time() -
     assert shorter.demand == 1
 
 
+def test_the_same_load_on_twice_as_many_pods_is_twice_as_much() -> None:
+    twice = {Signal.FINISHED: 2 * sample().values[Signal.FINISHED]}
+    fleet = arms.extended(Arm(), sample(twice, pods=("a", "b")), has_targets=True)
+    found = load.compare(of(), fleet)
+    assert (found.is_equal, found.demand) == (True, 1)
+    assert load.bin_of(fleet) == load.bin_of(of())
+    halved = arms.extended(Arm(), sample(pods=("a", "b")), has_targets=True)
+    assert load.bin_of(halved) != load.bin_of(of())
+
+
 def test_bins_are_powers_of_two_and_neighbours_are_near() -> None:
     assert load.bin_of(of()) == "r8-p9-o7"
     assert load.are_near("r8-p9-o7", "r9-p8-o7")

@@ -28,6 +28,7 @@ def test_observe_shows_symptoms_and_advice_and_turns_nothing() -> None:
     assert any("spec.scheduling.maxNumSeqs: 256" in item.change for item in state.advice)
     assert rig.in_force == {}
     assert state.current is None
+    assert "ChangeStarted" not in [note.reason for note in rig.notes]
 
 
 def test_propose_waits_with_a_proposal_that_names_what_to_approve() -> None:

@@ -101,6 +101,18 @@ def test_a_gain_within_the_noise_is_none(good: float, judgement: Judgement) -> N
     assert judged(Symptom.SLOW_PREFILL, arm(500), arm(good), "e2e").judgement is judgement
 
 
+def test_a_gain_of_a_hundredth_is_none_however_well_it_is_measured() -> None:
+    many = {"finished": 1e6, "judged": 1e6, "arrived": 1e6, "present": 9e6}
+    lengths = {"prompts": 1e8, "outputs": 5e7, "output_tokens": 5e7}
+    before, after = (
+        arm(good, **many, **lengths, primary=good / 120, primary_squares=(good / 120) ** 2 / 5)
+        for good in (900_000.0, 909_000.0)
+    )
+    found = judged(Symptom.SLOW_PREFILL, before, after, "e2e")
+    assert found.text == "goodput +1.0% at equal load (noise 2.0%)"
+    assert found.judgement is Judgement.UNCLEAR
+
+
 @pytest.mark.parametrize(
     ("symptom", "judgement"),
     [(Symptom.SPIKY_STREAMS, Judgement.WORSE), (Symptom.SLOW_STREAMS, Judgement.BETTER)],
@@ -172,6 +184,13 @@ def arm_of(requests: float, preemptions: float, tokens_per_second: float = 20.0)
 
 def test_a_few_preemptions_more_are_chance_and_no_alarm() -> None:
     assert verdict.alarm(arm_of(27, 1), arm_of(36, 6), FEW) == ""
+
+
+def test_a_handful_of_requests_is_no_alarm() -> None:
+    rules = Policy(targets={"itl": Target(limit_s=0.1)}, min_requests=200)
+    for requests, is_alarm in ((19.0, False), (25.0, True)):
+        missed = arm(0, finished=requests, judged=requests, itl_judged=requests)
+        assert bool(verdict.alarm(arm(1000), missed, rules)) is is_alarm
 
 
 def test_the_same_rates_of_many_requests_are_an_alarm() -> None:
