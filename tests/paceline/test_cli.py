@@ -46,6 +46,7 @@ def test_commands_of_this_release_are_listed() -> None:
         "bench",
         "sim",
         "tune",
+        "head",
         "draft",
         "version",
     )
@@ -88,12 +89,17 @@ def test_commands_of_this_release_are_listed() -> None:
         (["bench", "speculation", "m", "--half-width", "nan"], ["a number > 0", "got 'nan'"]),
         (
             ["bench", "speculation", "m", "--proposers", "DraftModel"],
-            ["--draft-model and the proposer DraftModel belong together"],
+            ["--draft-model and one of the proposers DraftModel and Eagle belong together"],
         ),
         (["bench", "speculation", "m", "--max-tokens", "8"], ["--max-tokens must be >= 16, got 8"]),
         (
             ["bench", "speculation", "m", "--min-rounds", "40"],
             ["--max-rounds must be >= --min-rounds 40, got 30"],
+        ),
+        (["head", "train", "m", "--out", "x"], ["required: --data"]),
+        (
+            ["head", "train", "m", "--data", "d", "--out", "x", "--form", "Medusa"],
+            ["--form", "'Medusa'", "Eagle"],
         ),
         (["bench", "tuner", "--tuned-s", "nan"], ["a number > 0 is needed", "got 'nan'"]),
         (["sim", "--seed", "-1"], ["a whole number from 0 to", "got '-1'"]),
@@ -101,7 +107,7 @@ def test_commands_of_this_release_are_listed() -> None:
         (["sim", "--tensor-parallel-size", "2"], ["tensorParallelSize", "2"]),
         (
             ["sim", "--speculative-method", "Mtp", "--speculative-num-tokens", "2"],
-            ["speculativeMethod", "Mtp"],
+            ["speculativeMethod Mtp", "Ngram or Suffix"],
         ),
         (
             [

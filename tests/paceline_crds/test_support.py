@@ -35,10 +35,6 @@ def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:
     ("line", "sentence"),
     [
         ("dtype: Float16", "dtype must be Auto, Float32 or BFloat16, got Float16"),
-        (
-            "speculative: {method: Mtp, numTokens: 2}",
-            "speculativeMethod must be None, Ngram, Suffix or DraftModel, got Mtp",
-        ),
     ],
 )
 def test_a_setting_that_the_engine_would_refuse_is_refused_before(line: str, sentence: str) -> None:

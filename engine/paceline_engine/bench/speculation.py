@@ -44,7 +44,7 @@ class Plan:
         max_tokens: of each answer.
         half_width: of the ratio's interval, at which rounds end.
         min_rounds, max_rounds: at least and at most so many, behind one that does not count.
-        draft_model: of proposer DraftModel.
+        draft_model: of proposer DraftModel or Eagle.
     """
 
     proposers: Sequence[SpeculativeMethod]
@@ -160,7 +160,7 @@ class Bench:
 
     def _arm(self, method: SpeculativeMethod, *, is_adaptive: bool) -> Arm:
         num = 0 if method is SpeculativeMethod.NONE else self._plan.num_drafts
-        is_model = method is SpeculativeMethod.DRAFT_MODEL
+        is_model = method in {SpeculativeMethod.DRAFT_MODEL, SpeculativeMethod.EAGLE}
         settings = self._settings.model_copy(
             update={
                 "speculative_method": method,

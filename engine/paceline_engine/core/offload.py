@@ -115,7 +115,8 @@ class Offload:
                 if first < 0:
                     first = len(entries)
             entries.append(block)
-        if first < 0:
+        entries = self._cache.usable(entries)
+        if not 0 <= first < len(entries):
             return entries
         behind = entries[first:]
         copies_ms = behind.count(NULL_BLOCK) * self.load_time.ms

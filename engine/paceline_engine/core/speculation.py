@@ -30,6 +30,16 @@ def max_drafts(settings: EngineSettings) -> int:
     return settings.speculative_num_tokens
 
 
+def withheld_blocks(settings: EngineSettings) -> int:
+    """Blocks by which a prefix hit stops earlier.
+
+    A head that reads hidden states writes at each position what depends on the token behind it. At
+    the end of a block that token belongs to the next one, which another request may have gone on
+    with; a block whose successor was found too holds what is right.
+    """
+    return int(settings.speculative_method in {SpeculativeMethod.EAGLE, SpeculativeMethod.MTP})
+
+
 def drafts_to_ask_for(state: "SchedulerState", plan: StepPlan) -> int:
     """Most drafts that each row of a plan may bring along with its result."""
     most = max_drafts(state.settings)

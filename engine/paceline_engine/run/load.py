@@ -15,6 +15,7 @@ from paceline_engine.core.unsupported import refuse_at_start
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.families import load_config
+from paceline_engine.model.head import Head
 from paceline_engine.model.kv_scales import KvScales
 from paceline_engine.model.weights import CPU, weight_bytes
 from paceline_engine.run.calibration_text import calibration_texts
@@ -22,6 +23,7 @@ from paceline_engine.run.decode_graphs import DecodeGraphs, GraphLimits
 from paceline_engine.run.device import Device
 from paceline_engine.run.device_profile import profile_device
 from paceline_engine.run.divergence import Divergence
+from paceline_engine.run.drafts.head_load import HeadStart, LoadedHead, prepare_head
 from paceline_engine.run.drafts.load import DraftStart, LoadedDrafts, prepare_drafts
 from paceline_engine.run.fp8_kv import Fp8Kv, prepare_fp8_kv
 from paceline_engine.run.host_memory import available_bytes
@@ -57,7 +59,7 @@ class LoadedModel:
     sampler_impl: str
     kv_divergence: Divergence | None
     graphs: DecodeGraphs | None
-    drafts: LoadedDrafts | None
+    drafts: LoadedDrafts | LoadedHead | None
 
     @property
     def kv_layers(self) -> list[LayerKv]:
@@ -79,7 +81,7 @@ def load_model(
         settings: as a person or an objective set them; the device decides the rest.
         progress: called with (phase, share done).
         device: None computes on the host.
-        draft_folder: of the draft model, where the settings ask for one.
+        draft_folder: of the draft model or head, where the settings ask for one.
 
     Raises:
         StartFailed: with one of its reasons.
@@ -98,7 +100,8 @@ def load_model(
     log.info("kernels: %s", kernels.described())
     if kernels.fallback:
         log.warning("torch's kernels compute here, which is slower: %s", kernels.fallback)
-    drafts = prepare_drafts(draft_folder, booted, folder, config, kernels)
+    of_target = (booted, folder, config, kernels)
+    drafts = prepare_drafts(draft_folder, *of_target) or prepare_head(draft_folder, *of_target)
     start = _Start(folder, config, booted, kernels, progress, drafts)
     with torch.inference_mode():
         decoder, drafter, memory = start.on_host() if device is None else start.on_device(device)
@@ -113,9 +116,7 @@ def load_model(
             kernels.ops,
             scales,
         )
-        loaded_drafts = None
-        if drafts is not None and drafter is not None:
-            loaded_drafts = drafts.allocate(drafter, memory.num_blocks, memory.max_model_len)
+        loaded_drafts = start.allocate_drafts(drafter, memory)
         graphs = None
         if device is not None:
             graphs = DecodeGraphs(
@@ -148,9 +149,9 @@ class _Start:
     booted: EngineSettings
     kernels: KernelChoice
     progress: Callable[[str, float], None]
-    drafts: DraftStart | None
+    drafts: DraftStart | HeadStart | None
 
-    def on_host(self) -> tuple[Decoder, Decoder | None, MemoryPlan]:
+    def on_host(self) -> tuple[Decoder, Decoder | Head | None, MemoryPlan]:
         """Plan from sizes, then load."""
         linear, drafts = (self.kernels.linear, self.kernels.linear_dtype), self.drafts
         memory = plan_memory(
@@ -162,14 +163,14 @@ class _Start:
             draft_bytes=(drafts.weight_bytes() + drafts.working_bytes()) if drafts else 0,
         )
         decoder = self._decoder(memory.max_model_len, CPU)
-        return decoder, self._drafter(memory.max_model_len, CPU), memory
+        return decoder, self._drafter(decoder, memory.max_model_len, CPU), memory
 
-    def on_device(self, device: Device) -> tuple[Decoder, Decoder | None, MemoryPlan]:
+    def on_device(self, device: Device) -> tuple[Decoder, Decoder | Head | None, MemoryPlan]:
         """Load, measure what a step and the graphs take, then plan."""
         free = device.free_bytes()
         longest = wanted_model_len(self.config, self.booted)
         decoder = self._decoder(longest, device.torch_device)
-        drafter = self._drafter(longest, device.torch_device)
+        drafter = self._drafter(decoder, longest, device.torch_device)
         profile = profile_device(
             device,
             decoder,
@@ -187,6 +188,16 @@ class _Start:
             draft_bytes=self.drafts.working_bytes() if self.drafts else 0,
         )
         return decoder, drafter, memory
+
+    def allocate_drafts(
+        self, drafter: Decoder | Head | None, memory: MemoryPlan
+    ) -> LoadedDrafts | LoadedHead | None:
+        """KV layers of what drafts, beside those of the target."""
+        if isinstance(drafter, Head) and isinstance(self.drafts, HeadStart):
+            return self.drafts.allocate(drafter, memory.num_blocks)
+        if isinstance(drafter, Decoder) and isinstance(self.drafts, DraftStart):
+            return self.drafts.allocate(drafter, memory.num_blocks, memory.max_model_len)
+        return None
 
     def prepare_fp8(self, decoder: Decoder, max_model_len: int) -> Fp8Kv:
         """Scales of an FP8 cache, and what they do."""
@@ -243,9 +254,13 @@ class _Start:
             progress=lambda share: self.progress("weights", share),
         )
 
-    def _drafter(self, max_positions: int, device: torch.device) -> Decoder | None:
+    def _drafter(
+        self, target: Decoder, max_positions: int, device: torch.device
+    ) -> Decoder | Head | None:
         if self.drafts is None:
             return None
+        if isinstance(self.drafts, HeadStart):
+            return self.drafts.load(target, max_positions)
         return self.drafts.load(
             max_positions, device, lambda share: self.progress("weights", share)
         )

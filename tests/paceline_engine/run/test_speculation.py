@@ -13,6 +13,7 @@ from scipy import stats
 from paceline_crds import metrics
 from paceline_engine.run.offline import OfflineEngine
 from paceline_engine.run.runner import Runner
+from paceline_engine.testing.draft_heads import ONE_LAYER, write_eagle_head, write_mtp_model
 from paceline_engine.testing.runners import load_runner
 from paceline_engine.testing.tiny_model import TinyModel, write_draft_model
 
@@ -48,25 +49,34 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return TinyModel().write(tmp_path_factory.mktemp("speculating"))
+    return tmp_path_factory.mktemp("speculating")
 
 
-@pytest.fixture(scope="module")
-def methods(folder: Path) -> dict[str, dict[str, Any]]:
-    """Each method, with what it needs."""
-    draft = write_draft_model(folder.with_name("draft"), folder, noise=0.1)
-    own = {"DraftModel": {"speculative_model": str(draft)}}
-    return {
-        name: {**DRAFTS, "speculative_method": name, **own.get(name, {})}
-        for name in ("Ngram", "Suffix", "DraftModel")
-    }
+METHODS = ["Ngram", "Suffix", "DraftModel", "Eagle", "Mtp"]
 
 
-@pytest.fixture(scope="module", params=["Ngram", "Suffix", "DraftModel"])
-def runner(
-    request: pytest.FixtureRequest, folder: Path, methods: dict[str, dict[str, Any]]
-) -> Runner:
-    return load_runner(folder, **methods[request.param], max_num_seqs=64)
+def load(folder: Path, method: str, **settings: Any) -> Runner:
+    """A runner that drafts by a method, over the model that it needs; all files under a folder."""
+    model = folder / method
+    own: dict[str, Any] = {}
+    if model.exists():
+        pass
+    elif method == "Mtp":
+        write_mtp_model(model)
+    else:
+        (ONE_LAYER if method == "Eagle" else TinyModel()).write(model)
+    if method == "DraftModel":
+        own["speculative_model"] = str(folder / "draft")
+        if not (folder / "draft").exists():
+            write_draft_model(folder / "draft", model, noise=0.1)
+    if method == "Eagle":
+        own["speculative_model"] = str(write_eagle_head(folder / "head", model))
+    return load_runner(model, speculative_method=method, **DRAFTS, **own, **settings)
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def runner(request: pytest.FixtureRequest, folder: Path) -> Runner:
+    return load(folder, request.param, max_num_seqs=64)
 
 
 def run(
@@ -134,16 +144,11 @@ def test_a_request_may_decline_drafts(runner: Runner, plain: OfflineEngine) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["Suffix", "DraftModel"])
 def test_preemption_and_prefix_hits_change_nothing(
-    folder: Path, methods: dict[str, dict[str, Any]], plain: OfflineEngine, method: str
+    folder: Path, runner: Runner, plain: OfflineEngine
 ) -> None:
-    session = run(
-        load_runner(folder, **methods[method], num_kv_blocks=24),
-        6,
-        watermark="0",
-        admits_all=True,
-    )
+    small = load(folder, runner.settings.speculative_method.value, num_kv_blocks=24)
+    session = run(small, 6, watermark="0", admits_all=True)
     assert session.num_returns > 0
     assert session.outputs == plain.outputs
 

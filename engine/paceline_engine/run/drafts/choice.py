@@ -3,6 +3,8 @@
 from paceline_crds.settings import SpeculativeMethod
 from paceline_engine.run.batch import Batch
 from paceline_engine.run.drafts.draft_model import DraftModelProposer
+from paceline_engine.run.drafts.head import HeadProposer
+from paceline_engine.run.drafts.head_load import LoadedHead
 from paceline_engine.run.drafts.ngram import NgramProposer
 from paceline_engine.run.drafts.proposer import Proposer
 from paceline_engine.run.drafts.suffix import SuffixProposer
@@ -25,13 +27,18 @@ def proposer_for(loaded: LoadedModel, batch: Batch, sampler: Sampler) -> Propose
         )
     if settings.speculative_method is SpeculativeMethod.SUFFIX:
         return SuffixProposer(batch)
+    max_drafts = settings.boot_max_speculative_num_tokens or 0
+    if isinstance(loaded.drafts, LoadedHead):
+        return HeadProposer(
+            loaded.drafts, batch, sampler, num_blocks=limits.num_blocks, max_drafts=max_drafts
+        )
     if loaded.drafts is not None:
         return DraftModelProposer(
             loaded.drafts,
             batch,
             sampler,
             num_blocks=limits.num_blocks,
-            max_drafts=settings.boot_max_speculative_num_tokens or 0,
+            max_drafts=max_drafts,
             max_step_tokens=limits.max_step_tokens,
         )
     return None

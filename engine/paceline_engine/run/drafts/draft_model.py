@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from paceline_engine.core.arrays import Int32, Int64
-from paceline_engine.run.batch import Batch, SampledRows
+from paceline_engine.run.batch import Batch
 from paceline_engine.run.drafts.draft_kv import DraftKv
+from paceline_engine.run.drafts.drawing import draw
 from paceline_engine.run.drafts.load import LoadedDrafts
 from paceline_engine.run.drafts.proposer import ComputedStep
 from paceline_engine.run.sampler import Sampler
@@ -69,25 +70,14 @@ class DraftModelProposer:
                 rows, ends = rows[fits], ends[fits]
             if not rows.size:
                 break
-            drafts[rows, column], failed = self._draw(slots[rows], ends, logits)
+            drafts[rows, column], failed = draw(
+                self._sampler, self._batch, slots[rows], ends, logits
+            )
             rows, ends = np.delete(rows, failed), np.delete(ends, failed)
             if column + 1 == max_drafts or not rows.size:
                 break
             logits = self._compute(slots[rows], ends, ends + 1, np.arange(len(rows)))
         return drafts
-
-    def _draw(self, slots: Int64, ends: Int64, logits: torch.Tensor) -> tuple[Int64, list[int]]:
-        """Draw a guess for each row and write it where it would stand.
-
-        Returns:
-            [n] guesses, -1 in rows that have none, and those rows.
-        """
-        at = SampledRows(inputs=np.arange(len(slots)), slots=slots, ends=ends)
-        drawn = self._sampler.sample(logits, at, keep_logprobs=False)
-        self._batch.token_ids[slots, ends] = drawn.tokens
-        failed = list(drawn.errors)
-        drawn.tokens[failed] = -1
-        return drawn.tokens, failed
 
     def _catch_up(self, slots: Int64, lengths: Int64) -> tuple[Int64, torch.Tensor]:
         """Compute known tokens that the draft model has not seen.
