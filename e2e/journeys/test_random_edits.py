@@ -127,7 +127,8 @@ def edited_like_fresh(
     assert not different, f"{len(different)} of {sequences}, seed {seed}:\n{different[0]}"
 
     looked, writes = operator.metric(UNCHANGED), operator.writes()
-    namespace.kubectl("label", "llmdep", "--all", "example.com/looked=at")
+    # One request for each of hundreds, on a server that may have much else to do.
+    namespace.kubectl("label", "llmdep", "--all", "example.com/looked=at", timeout_s=600)
     until(
         "every one was looked at again",
         lambda: operator.metric(UNCHANGED) >= looked + 2 * sequences,
