@@ -63,7 +63,6 @@ class Runner:
         self._sampler = Sampler(self._batch, vocab_size, SCRATCH_BYTES, loaded.sampler_impl)
         self._slice_rows = slice_rows_for(vocab_size, SCRATCH_BYTES)
         self._graphs = loaded.graphs
-        self._sampler_impl = loaded.sampler_impl
         self._proposer = proposer_for(loaded.settings, self._batch)
         self._in_flight: _InFlight | None = None
 
@@ -163,7 +162,7 @@ class Runner:
             self._proposer.follow(plan)
         if step.sampled.slots.size:
             sampled = self._sampler.sample(step.logits, step.sampled)
-            yielded = verify(plan, step.sampled, sampled, self._sampler_impl)
+            yielded = verify(plan, step.sampled, sampled)
             width = yielded.tokens.shape[1]
             result.tokens = np.full((len(plan.slots), width), -1, dtype=np.int32)
             result.tokens[yielded.rows] = yielded.tokens
