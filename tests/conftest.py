@@ -2,7 +2,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from typing import NoReturn
 
 import pytest
@@ -40,6 +41,22 @@ def require_program(leave_out: Callable[[str], NoReturn]) -> Callable[[str], str
         return shutil.which(name) or leave_out(f"needs the program {name}")
 
     return require
+
+
+@pytest.fixture(scope="module")
+def browser(
+    require_program: Callable[[str], str], leave_out: Callable[[str], NoReturn]
+) -> Iterator[object]:
+    """A browser; not for the whole session, since playwright's event loop runs as long as it."""
+    from paceline_engine.testing import browser as browsers
+
+    program = require_program("chromium")
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(browsers.opened(program))
+        except ImportError:
+            leave_out("needs the package playwright")
+        yield found
 
 
 @pytest.fixture(scope="session")

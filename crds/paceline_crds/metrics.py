@@ -36,6 +36,11 @@ _LATENCY = (
 _STEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STEP_TOKENS = tuple(float(n) for n in (1, *(2**i for i in range(3, 15)), 32768))
 _TOKENS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
+_COPY_BYTES = (
+    1e5,
+    *(m * 1e6 for m in (1.0, 5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 150.0, 200.0)),
+    1e9,
+)
 _USAGE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
 
 
@@ -91,6 +96,16 @@ SPEC_DRAFTS = "vllm:spec_decode_num_drafts_total"
 SPEC_DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 SPEC_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 CACHE_CONFIG = "vllm:cache_config_info"
+EXTERNAL_QUERIES = "vllm:external_prefix_cache_queries_total"
+EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
+OFFLOAD_STORE_BYTES = "vllm:kv_offload_store_bytes_total"
+OFFLOAD_STORE_TIME = "vllm:kv_offload_store_time_total"
+OFFLOAD_STORE_SIZE = "vllm:kv_offload_store_size"
+OFFLOAD_LOAD_BYTES = "vllm:kv_offload_load_bytes_total"
+OFFLOAD_LOAD_TIME = "vllm:kv_offload_load_time_total"
+OFFLOAD_LOAD_SIZE = "vllm:kv_offload_load_size"
+OFFLOAD_SKIPPED = "vllm:kv_offload_stores_skipped_total"
+OFFLOAD_USAGE = "vllm:kv_offload_cpu_cache_usage_perc"
 LORA_REQUESTS = "vllm:lora_requests_info"
 TTFT = "vllm:time_to_first_token_seconds"
 ITL = "vllm:inter_token_latency_seconds"
@@ -108,6 +123,8 @@ REQUEST_PREEMPTIONS = "vllm:request_num_preemptions"
 ITERATION_TOKENS = "vllm:iteration_tokens_total"
 
 RECOMPUTED = "paceline:recomputed_tokens_total"
+OFFLOAD_SAVED = "paceline:kv_offload_saved_tokens_total"
+OFFLOAD_BLOCKS = "paceline:kv_offload_blocks"
 DISCARDED = "paceline:discarded_tokens_total"
 BLOCKS = "paceline:kv_blocks"
 BLOCK_SHARES = "paceline:kv_blocks_share"
@@ -150,6 +167,22 @@ _ALL = (
     _counter(SUCCESS, "Ended requests by reason.", "finished_reason"),
     _counter(PREFIX_QUERIES, "Prompt tokens looked up in the prefix cache at first admission."),
     _counter(PREFIX_HITS, "Prompt tokens found in the prefix cache at first admission."),
+    _counter(
+        EXTERNAL_QUERIES,
+        "Prompt tokens looked up in the host tier at first admission: those that the device lacks.",
+    ),
+    _counter(EXTERNAL_HITS, "Prompt tokens loaded from the host tier at first admission."),
+    _counter(OFFLOAD_STORE_BYTES, "Bytes of KV blocks copied to the host tier."),
+    _counter(OFFLOAD_STORE_TIME, "Seconds that copies to the host tier took."),
+    _histogram(OFFLOAD_STORE_SIZE, "Bytes copied to the host tier in one step.", _COPY_BYTES),
+    _counter(OFFLOAD_LOAD_BYTES, "Bytes of KV blocks loaded from the host tier."),
+    _counter(OFFLOAD_LOAD_TIME, "Seconds that loads from the host tier took."),
+    _histogram(OFFLOAD_LOAD_SIZE, "Bytes loaded from the host tier in one step.", _COPY_BYTES),
+    _counter(
+        OFFLOAD_SKIPPED,
+        "Evicted KV blocks that were not stored: to copy them costs more than to compute them.",
+    ),
+    _gauge(OFFLOAD_USAGE, "Share of the host tier that holds KV blocks; absent without one."),
     _counter(SPEC_DRAFTS, "Drafts, one per request and step that had draft tokens."),
     _counter(SPEC_DRAFT_TOKENS, "Draft tokens."),
     _counter(SPEC_ACCEPTED, "Draft tokens that were accepted."),
@@ -203,6 +236,11 @@ _ALL = (
         alias_of=ITL,
     ),
     _counter(RECOMPUTED, "Tokens computed again because preemption took their blocks."),
+    _counter(
+        OFFLOAD_SAVED,
+        "Tokens of preempted requests that were loaded from the host tier, not computed again.",
+    ),
+    _gauge(OFFLOAD_BLOCKS, "KV blocks of the host tier by state; absent without one.", "state"),
     _counter(DISCARDED, "Tokens computed but given to nobody: behind a stop, or void."),
     _gauge(BLOCKS, "KV blocks by state; active includes those that a step still uses.", "state"),
     _gauge(BLOCK_SHARES, "Share of the KV blocks by state; the three add up to 1.", "state"),

@@ -120,8 +120,10 @@ class LLMDeploymentStatus(Group):
     """Version of the renderer that the pods are pinned to."""
     settings_revision: SettingsRevision | None = None
     """Revision of the wanted settings."""
+    # Atomic: only the operator writes it, whole. By name the server kept an owner of each field of
+    # each entry in managedFields, as many bytes as the entries themselves, in every version.
     effective: (
-        Annotated[list[EffectiveSetting], Field(max_length=128), ListType(("name",))] | None
+        Annotated[list[EffectiveSetting], Field(max_length=128), ListType(atomic=True)] | None
     ) = None
     """Each setting in force and who gave it."""
     capacity: Capacity | None = None

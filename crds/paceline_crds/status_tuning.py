@@ -210,6 +210,10 @@ class TuningStatus(Group):
     """Number of the last change."""
     seen_until: Timestamp | None = None
     """End of the last window that was looked at."""
+    serving_pods: Count | None = None
+    """Pods that shared the requests when it was looked last."""
+    serving_since: Timestamp | None = None
+    """When that number was seen to have changed; windows that began before are left out."""
     stopped_since: Timestamp | None = None
     """Since when something keeps the tuner from new changes."""
     lack_of_metrics: Word | None = None

@@ -35,9 +35,16 @@ def etcd() -> list[str | Path]:
 
 
 def api_server(layout: Layout) -> list[str | Path]:
-    """With what aggregated APIs (external metrics for an HPA) need: the front proxy's flags."""
+    """With what aggregated APIs (external metrics for an HPA) need: the front proxy's flags.
+
+    Its collector runs a quarter as often as Go's default has it: of a server with so few objects
+    each run is soon followed by the next, and they were a sixth of its processor time.
+    """
     pki = certificates.folder(layout)
     return [
+        "env",
+        "GOGC=400",
+        "GOMEMLIMIT=3GiB",
         program("kube-apiserver"),
         "--etcd-servers=http://127.0.0.1:2379",
         "--bind-address=0.0.0.0",

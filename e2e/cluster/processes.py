@@ -106,6 +106,12 @@ class State:
             self.records.append(Record(name, process.pid, started))
             self.save()
 
+    def stop(self, name: str) -> None:
+        """End a program and forget it, so that it is not missed."""
+        end(self.named(name), 10)
+        self.records = [record for record in self.records if record.name != name]
+        self.save()
+
     def dead(self) -> list[str]:
         """Names of processes that have ended."""
         return [record.name for record in self.records if not record.is_alive()]

@@ -5,10 +5,11 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from paceline.arguments import above_zero
+from paceline.arguments import above_zero, seed
 from paceline.errors import EXIT_OK, CommandError
 
 DEFAULT_TUNED_S = 900.0
+DEFAULT_SEED = 1
 
 
 def add_command(kinds: Any) -> None:
@@ -30,6 +31,13 @@ def add_command(kinds: Any) -> None:
         metavar="S",
         help=f"simulated seconds that the tuner has (default {DEFAULT_TUNED_S:g})",
     )
+    parser.add_argument(
+        "--seed",
+        type=seed,
+        default=DEFAULT_SEED,
+        help=f"of the load, which is another draw where settings are compared (default "
+        f"{DEFAULT_SEED})",
+    )
     parser.add_argument("--json", action="store_true", help="a line of JSON for each scenario")
     parser.set_defaults(handler=bench_tuner)
 
@@ -45,7 +53,7 @@ def bench_tuner(args: argparse.Namespace) -> int:
         raise CommandError(f"--scenario must be among {', '.join(curable)}, got {unknown[0]!r}")
     found = []
     for name in wanted:
-        compared = oracle.compare(curable[name], args.tuned_s)
+        compared = oracle.compare(curable[name], args.tuned_s, args.seed)
         found.append(compared)
         if args.json:
             print(json.dumps({**asdict(compared), "share": compared.share}), flush=True)

@@ -4,9 +4,7 @@ import argparse
 import json
 import ssl
 import time
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +15,10 @@ from paceline.flag_values import pair_of
 from paceline_crds import durations
 
 if TYPE_CHECKING:
-    from paceline.tuner.diagnose import Diagnosis, Known
     from paceline.tuner.fleet import Fleet
+    from paceline.tuner.look import Asked, Look
     from paceline_crds.spec import LLMDeploymentSpec
-    from paceline_operator.decide.tuning.policy import Policy
 
-_WINDOWS = 3
 _LATENCIES = ("ttft", "itl", "e2e")
 
 
@@ -78,6 +74,12 @@ def add_command(commands: Any) -> None:
         help="authority of Prometheus' certificate (default: the system's)",
     )
     add("--json", action="store_true", help="the diagnosis as JSON")
+    add(
+        "--serve",
+        type=_address,
+        metavar="[HOST:]PORT",
+        help="show it on a page there until Ctrl-C; HOST is 127.0.0.1 (default: print it)",
+    )
     parser.set_defaults(handler=tune)
 
 
@@ -90,6 +92,13 @@ def _seconds(text: str) -> float:
         ) from error
 
 
+def _address(text: str) -> tuple[str, int]:
+    from paceline.serve import port
+
+    host, _, number = text.rpartition(":")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", port(number)
+
+
 def _moment(text: str) -> float:
     try:
         return float(text) if text.isdigit() else datetime.fromisoformat(text).timestamp()
@@ -100,32 +109,43 @@ def _moment(text: str) -> float:
 
 
 def tune(args: argparse.Namespace) -> int:
-    """Diagnose once."""
-    from paceline.tuner import diagnose, fleet
+    """Diagnose once, or serve the page that does so while somebody looks."""
+    from paceline.tuner import fleet, look
     from paceline.tuner.prometheus import Prometheus
+
+    asked = _asked(args)
+    token = _token_in(args.bearer_token_file)
+    ca_file = _authority(args.ca_file)
+    with closing(Prometheus(args.prometheus, token=token, ca_file=ca_file)) as prometheus:
+        if args.serve is not None:
+            from paceline.tuner import page
+
+            page.serve(prometheus, args.selector, asked, address=args.serve, at=args.at)
+            return EXIT_OK
+        now = args.at or time.time()
+        found = fleet.find(prometheus, args.selector, asked.window_s, now)
+        seen = look.at(prometheus, found, asked, now)
+    if args.json:
+        print(json.dumps({"engines": list(found.engines), **seen.as_json()}, indent=1))
+    else:
+        print("\n".join(_lines(found, seen, asked)))
+    return EXIT_OK
+
+
+def _asked(args: argparse.Namespace) -> "Asked":
+    from paceline.tuner.look import Asked
 
     if args.window < 1:
         raise CommandError(f"--window must be >= 1s, got {args.window:g} s")
-    spec = _spec(args.file)
-    token = _token_in(args.bearer_token_file)
-    ca_file = _authority(args.ca_file)
-    window_s, now = int(args.window), args.at or time.time()
-    with closing(Prometheus(args.prometheus, token=token, ca_file=ca_file)) as prometheus:
-        found = fleet.find(prometheus, args.selector, window_s, now)
-        rules = _rules(args, spec, found)
-        windows = fleet.windows_before(now, window_s, _WINDOWS)
-        measured = [fleet.measure(prometheus, found, window, rules) for window in windows]
-    samples = [sample for sample, _ in measured]
-    if lack := fleet.too_few_scrapes(samples):
-        raise CommandError(lack)
-    known = _known(args, spec, found)
-    diagnosis = diagnose.of(samples, rules, known)
-    estimated = sorted(frozenset[str]().union(*(names for _, names in measured)))
-    if args.json:
-        print(json.dumps(_as_json(found, diagnosis, estimated), indent=1))
-    else:
-        print("\n".join(_lines(found, diagnosis, estimated, known, window_s)))
-    return EXIT_OK
+    if args.serve is not None and args.json:
+        raise CommandError("--json prints one diagnosis and --serve shows a page; choose one")
+    targets = {name: getattr(args, f"slo_{name}") for name in _LATENCIES}
+    return Asked(
+        window_s=int(args.window),
+        spec=_spec(args.file),
+        targets_s={name: limit for name, limit in targets.items() if limit},
+        settings=dict(map(pair_of, args.set)),
+    )
 
 
 def _spec(file: str | None) -> "LLMDeploymentSpec | None":
@@ -156,47 +176,13 @@ def _authority(file: Path | None) -> str:
     return str(file)
 
 
-def _rules(args: argparse.Namespace, spec: "LLMDeploymentSpec | None", found: "Fleet") -> "Policy":
-    """Targets: of the flags, else the manifest's, else those that engines judge by."""
-    from paceline_operator.decide.tuning.policy import Policy, Target, of_spec
+def _lines(found: "Fleet", seen: "Look", asked: "Asked") -> list[str]:
+    from paceline.tuner.look import WINDOWS
 
-    rules = of_spec(spec) if spec is not None else Policy()
-    targets = {name: Target(limit_s=limit) for name, limit in found.targets_s.items()}
-    targets |= rules.targets
-    for name in _LATENCIES:
-        if limit := getattr(args, f"slo_{name}"):
-            targets[name] = Target(limit_s=limit)
-    return replace(rules, targets=targets, window_s=int(args.window))
-
-
-def _known(args: argparse.Namespace, spec: "LLMDeploymentSpec | None", found: "Fleet") -> "Known":
-    from pydantic import ValidationError
-
-    from paceline.tuner.diagnose import Known
-    from paceline_crds.settings import EngineSettings, border_names
-
-    texts = {
-        name: f"{value:g}" if value % 1 else str(int(value))
-        for name, value in found.settings.items()
-    }
-    texts |= dict(map(pair_of, args.set))
-    names = border_names()
-    if unknown := sorted(set(texts) - set(names) - set(found.settings)):
-        raise CommandError(f"--set: {unknown[0]} is no setting; expected one of {', '.join(names)}")
-    try:
-        made = EngineSettings.model_validate({k: v for k, v in texts.items() if k in names})
-    except ValidationError as error:
-        told = error.errors()[0]
-        raise CommandError(f"--set {'.'.join(map(str, told['loc']))}: {told['msg']}") from error
-    return Known(spec=spec, settings=made.written_on_border(), is_paceline=found.is_paceline)
-
-
-def _lines(
-    found: "Fleet", diagnosis: "Diagnosis", estimated: Sequence[str], known: "Known", window_s: int
-) -> list[str]:
+    diagnosis, known = seen.diagnosis, asked.known(found)
     engines = f"{len(found.engines)} engine{'s' * (len(found.engines) != 1)}"
-    lines = [f"{engines}, {diagnosis.num_windows} of {_WINDOWS} windows of {window_s} s"]
-    if diagnosis.num_windows < _WINDOWS:
+    lines = [f"{engines}, {diagnosis.num_windows} of {WINDOWS} windows of {asked.window_s} s"]
+    if diagnosis.num_windows < WINDOWS:
         lines.append("a symptom has to show in three windows in a row: wait, or shorten --window")
     elif not diagnosis.recommendations:
         lines.append("nothing is wrong, as far as it could be evaluated")
@@ -206,11 +192,9 @@ def _lines(
         lines.append(f"  change    {item.change}")
         if item.flag:
             lines.append(f"  or        vllm serve {item.flag}")
-    if estimated:
-        lines += [
-            "",
-            f"estimated from histograms: shares within the targets of {', '.join(estimated)}",
-        ]
+    if seen.estimated:
+        shares = f"shares within the targets of {', '.join(seen.estimated)}"
+        lines += ["", f"estimated from histograms: {shares}"]
     if diagnosis.not_evaluated:
         lines += ["", "not evaluated:"]
         lines += [f"  {name}: needs {lack}" for name, lack in diagnosis.not_evaluated.items()]
@@ -219,13 +203,3 @@ def _lines(
         told = " ".join(f"--set {name}=N" for name in missing)
         lines.append(f"these engines do not export {' and '.join(missing)}; name them: {told}")
     return lines
-
-
-def _as_json(found: "Fleet", diagnosis: "Diagnosis", estimated: Sequence[str]) -> dict[str, Any]:
-    return {
-        "engines": list(found.engines),
-        "windows": diagnosis.num_windows,
-        "recommendations": [asdict(item) for item in diagnosis.recommendations],
-        "notEvaluated": dict(diagnosis.not_evaluated),
-        "estimated": list(estimated),
-    }

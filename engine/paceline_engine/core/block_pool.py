@@ -15,7 +15,7 @@ a stack; cached ones are an `OrderedDict`, which is the intrusive doubly linked 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,22 @@ class BlockPool:
     Block ids passed in are plain ints (a numpy table goes in by `.tolist()`); the null block is
     accepted everywhere and ignored. "Tail first" is the caller's order: blocks released earlier
     are evicted earlier, so a caller passes the end of a table first.
+
+    Attributes:
+        on_evict: told of blocks and the keys of what they still hold when they are given away.
     """
 
-    __slots__ = ("_by_key", "_cached", "_free", "_held", "_holds", "_keys", "_refs", "num_blocks")
+    __slots__ = (
+        "_by_key",
+        "_cached",
+        "_free",
+        "_held",
+        "_holds",
+        "_keys",
+        "_refs",
+        "num_blocks",
+        "on_evict",
+    )
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 2:
@@ -46,6 +59,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._holds: dict[int, int] = {}  # block -> holds on it
         self._held = 0  # blocks with holds and no references
+        self.on_evict: Callable[[list[int], list[bytes]], None] | None = None
 
     # -- counting ----------------------------------------------------------------------------
 
@@ -76,7 +90,7 @@ class BlockPool:
 
     def num_idle(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` nobody uses: what acquiring them takes from those to allocate."""
-        return sum(1 for block in blocks if not self.is_in_use(block))
+        return sum(1 for block in blocks if block and not self.is_in_use(block))
 
     # -- references --------------------------------------------------------------------------
 
@@ -238,8 +252,11 @@ class BlockPool:
     def _evict(self, n: int) -> list[int]:
         cached, keys, by_key = self._cached, self._keys, self._by_key
         evicted = [cached.popitem(last=False)[0] for _ in range(n)]
-        for block in evicted:
-            del by_key[keys.pop(block)]
+        forgotten = [keys.pop(block) for block in evicted]
+        for key in forgotten:
+            del by_key[key]
+        if self.on_evict is not None:
+            self.on_evict(evicted, forgotten)
         return evicted
 
     # -- invariants --------------------------------------------------------------------------

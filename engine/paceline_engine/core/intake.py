@@ -5,6 +5,7 @@ import math
 from paceline_crds.settings import Batching
 from paceline_engine.core import admission
 from paceline_engine.core.admission import MAX_LOOKS, MAX_PASSES, QueueLoad
+from paceline_engine.core.block_pool import NULL_BLOCK
 from paceline_engine.core.draft_plan import DraftPlan
 from paceline_engine.core.preemption import take_kept
 from paceline_engine.core.request import Refusal
@@ -91,6 +92,20 @@ def _final_tokens(state: SchedulerState, known: int, num_prompt: int, limit: int
     return max(known, min(known + to_come, limit - 1))
 
 
+def _find(state: SchedulerState, tracked: TrackedRequest) -> list[int]:
+    """Entries behind those that a request kept that it need not compute.
+
+    Returns:
+        Blocks of the device, and `NULL_BLOCK` for each that would be loaded from the host.
+    """
+    cache = state.cache
+    if not cache.enabled:
+        return []
+    cache.extend(tracked.chain, tracked.token_ids)
+    known = cache if state.offload is None else state.offload
+    return known.lookup(tracked.chain, tracked.max_hit_tokens, len(tracked.kept))
+
+
 def wait_reason(state: SchedulerState, tracked: TrackedRequest) -> WaitReason:
     """Why a waiting request is not running."""
     if state.settings.batching is Batching.STATIC and state.slots.num_seated:
@@ -163,10 +178,9 @@ class Walk:
         """Admit one request if it fits; says why it waits otherwise."""
         state, size = self._state, self._state.limits.block_size
         known = len(tracked.token_ids)
-        if state.cache.enabled:
-            state.cache.extend(tracked.chain, tracked.token_ids)
-        hits = state.cache.lookup(tracked.chain, tracked.max_hit_tokens, len(tracked.kept))
+        hits = _find(state, tracked)
         has = len(tracked.kept) + len(hits)
+        owned = has - hits.count(NULL_BLOCK)  # what is loaded needs a block, too
         n = self._draft.lanes.room(known - has * size)
         if state.fair is not None:
             n = min(n, state.fair.admission_room(tracked))
@@ -174,13 +188,13 @@ class Walk:
             tracked.wait_reason = WaitReason.TOKEN_BUDGET
             return False
         final = _final_tokens(state, known, tracked.num_prompt_tokens, tracked.limit)
-        wanted = -(-final // size) - has
+        wanted = -(-final // size) - owned
         revived = state.pool.num_idle(hits) if hits else 0
         free = state.pool.num_free - revived
         room = free - self._reserve - state.slots.num_to_come
         if wanted > room:
             room = free - self._reserve - self._num_promised()
-        chunk = -(-(has * size + n) // size) - has
+        chunk = -(-(has * size + n) // size) - owned
         is_alone = not state.slots.num_seated and not state.in_flight
         if not (chunk <= free and (is_alone or (wanted <= room and self._may_pass(wanted)))):
             missing = chunk - free if is_alone else max(chunk - free, wanted - room)
@@ -196,7 +210,12 @@ class Walk:
             self._head.num_passed += 1
             self._head.pass_blocks -= wanted
         table = state.seat(
-            tracked, hits, self._draft, self._now, num_new=chunk, num_promised=has + wanted
+            tracked,
+            hits,
+            self._draft,
+            self._now,
+            num_new=chunk - (has - owned),
+            num_promised=owned + wanted,
         )
         state.drain.admitted(known, self._now)
         start = has * size

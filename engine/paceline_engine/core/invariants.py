@@ -29,6 +29,8 @@ def check(state: SchedulerState) -> None:
     holds = Counter(block for record in state.in_flight for block in record.held)
     state.pool.check(refs, holds)
     state.cache.check()
+    if state.offload is not None:
+        state.offload.check()
     if not state.requests and not state.in_flight:
         active, _, _, held = state.pool.usage()
         assert active == held == 0, f"{active} blocks leaked, {held} held"

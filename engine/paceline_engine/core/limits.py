@@ -17,6 +17,8 @@ class EngineLimits:
         eos_token_ids: the model's own end tokens.
         cache_root: what the chain of block hashes starts from: model, revision, dtype, KV dtype
             and scales, parallel layout, already digested.
+        num_host_blocks: KV blocks that the host tier holds; 0: there is none.
+        block_bytes: of one KV block, all layers together; 0 where nobody counts bytes.
     """
 
     num_blocks: int
@@ -27,3 +29,5 @@ class EngineLimits:
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     cache_root: bytes
+    num_host_blocks: int = 0
+    block_bytes: int = 0

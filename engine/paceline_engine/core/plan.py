@@ -2,7 +2,7 @@
 
 A runner keeps, per slot, the token ids, the block table and the sampling parameters. A plan says
 what changed and which tokens to compute; what did not change is not in it. Plans are applied in
-order of `step_id`; within one plan: removed, added, appended blocks, rows.
+order of `step_id`; within one plan: stores, loads, removed, added, appended blocks, rows.
 """
 
 from dataclasses import dataclass, field
@@ -67,6 +67,10 @@ class StepPlan:
         request_ids: [rows] int64.
         max_drafts: most drafts that the runner may propose with the result for each row that
             yields; 0: none is wanted, so nothing is spent on proposing.
+        store_blocks, store_slots: [s] int32 each; KV block `block`, as it is before this step
+            writes anything, is copied to `slot` of the host tier. No slot stands there twice.
+        load_slots, load_blocks: [l] int32 each; after the stores and before anything else writes
+            or reads, what `slot` of the host tier holds is copied to KV block `block`.
     """
 
     step_id: int
@@ -84,6 +88,10 @@ class StepPlan:
     epochs: Int32
     request_ids: Int64
     max_drafts: int = 0
+    store_blocks: Int32 = field(default_factory=_empty)
+    store_slots: Int32 = field(default_factory=_empty)
+    load_slots: Int32 = field(default_factory=_empty)
+    load_blocks: Int32 = field(default_factory=_empty)
 
     @property
     def total_tokens(self) -> int:
@@ -121,6 +129,9 @@ class StepResult:
         drafts: [rows, at most max_drafts] int32, proposals for what follows the row's tokens, -1
             behind them; None: there are none.
         host_ms, device_ms: where the time went, for the flight recorder.
+        propose_ms: part of host_ms that the proposer of drafts took.
+        store_ms, load_ms: what copies to the host tier and back took; neither of the other two has
+            it in it.
     """
 
     step_id: int
@@ -131,6 +142,9 @@ class StepResult:
     drafts: Int32 | None = None
     host_ms: float = 0.0
     device_ms: float = 0.0
+    propose_ms: float = 0.0
+    store_ms: float = 0.0
+    load_ms: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)

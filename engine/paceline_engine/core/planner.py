@@ -28,6 +28,8 @@ def make(state: SchedulerState, now: float) -> StepPlan | None:
     if plan is not None:
         state.offered.clear()
         plan.max_drafts = speculation.drafts_to_ask_for(state, plan)
+        if state.offload is not None:
+            state.offload.put_into(plan)
     return plan
 
 

@@ -134,6 +134,8 @@ def _record_steady(
             num_sampled=record.num_decodes,
             host_ms=result.host_ms,
             device_ms=result.device_ms,
+            num_stored_blocks=len(plan.store_slots),
+            store_ms=result.store_ms,
         )
     )
 
@@ -168,6 +170,10 @@ def _record(
             num_recomputed_tokens=record.num_recomputed,
             host_ms=result.host_ms,
             device_ms=result.device_ms,
+            num_stored_blocks=len(plan.store_slots),
+            num_loaded_blocks=len(plan.load_slots),
+            store_ms=result.store_ms,
+            load_ms=result.load_ms,
         )
     )
 
@@ -274,6 +280,8 @@ def restore(state: SchedulerState, failed: InFlight) -> None:
     kept: dict[int, int] = {}
     starts: dict[int, int] = {}
     for record in void:
+        if state.offload is not None:
+            state.offload.failed(record.plan)
         for request_id, tokens in state.cache.withdraw(record.plan.step_id).items():
             kept[request_id] = min(tokens, kept.get(request_id, tokens))
         plan = record.plan

@@ -53,7 +53,9 @@ class Scheduler:
             expected or ExpectedOutput(),
             gives_all_back=gives_all_back,
         )
-        recorder.attach(self._state.pool.usage, self._waiting_reasons, self._virtual_tokens)
+        recorder.attach(
+            self._state.pool.usage, self._waiting_reasons, self._virtual_tokens, self._host_usage
+        )
         self._max_plans = max_plans
         self._num_arrivals = 0
 
@@ -188,6 +190,8 @@ class Scheduler:
         """Put the result of the oldest outstanding plan in force."""
         state = self._state
         record = results.take_record(state, result.step_id)
+        if state.offload is not None:
+            state.offload.learn(record.plan, result)
         steady = record.steady
         if steady is not None and steady is state.steady and steady.can_apply(state, result):
             return results.apply_steady(state, steady, record, result, now)
@@ -197,8 +201,16 @@ class Scheduler:
         """How long a step of these sizes will take."""
         return self._state.governor.model.predict_ms(features)
 
+    def predict_copies_ms(self, plan: StepPlan) -> float:
+        """How much longer a plan takes because of its copies to the host tier and back."""
+        offload = self._state.offload
+        return 0.0 if offload is None else offload.predict_ms(plan)
+
     def learn(self, features: StepFeatures, spent_ms: float) -> None:
-        """A step took so long, counted from the end of the one before if that led to it."""
+        """A step took so long, counted from the end of the one before if that led to it.
+
+        Copies to the host tier and back are not in it; `apply` learns them.
+        """
         self._state.governor.observe(features, spent_ms)
 
     def fail_step(self, step_id: int) -> None:
@@ -221,7 +233,9 @@ class Scheduler:
         self._state.apply_settings(settings)
 
     def reset_prefix_cache(self) -> int:
-        """Forget what is cached; returns how many blocks became free."""
+        """Forget what is cached, on the host too; returns how many blocks became free."""
+        if self._state.offload is not None:
+            self._state.offload.clear()
         return self._state.cache.reset()
 
     # -- for people and tests ----------------------------------------------------------------
@@ -263,6 +277,10 @@ class Scheduler:
             "num_preemptions": tracked.num_preemptions,
             "wait_reason": "" if is_running else intake.wait_reason(self._state, tracked).value,
         }
+
+    def _host_usage(self) -> tuple[int, int]:
+        offload = self._state.offload
+        return (offload.index.num_used, offload.num_skipped) if offload is not None else (0, 0)
 
     def _virtual_tokens(self) -> Mapping[str, float]:
         state = self._state

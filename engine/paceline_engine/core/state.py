@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline_crds.settings import EngineSettings, SchedulingPolicy
+from paceline_engine.core import offload
 from paceline_engine.core.admission import Brake, DrainRate, ExpectedOutput
-from paceline_engine.core.block_pool import BlockPool
+from paceline_engine.core.block_pool import NULL_BLOCK, BlockPool
 from paceline_engine.core.draft_length import DraftLength
 from paceline_engine.core.draft_plan import DraftPlan, RowTemplate
 from paceline_engine.core.fair import FairBook
@@ -20,7 +21,7 @@ from paceline_engine.core.plan import AddedRequest, StepPlan
 from paceline_engine.core.prefix_cache import PrefixCache
 from paceline_engine.core.queues import WaitingQueue, order_key
 from paceline_engine.core.slots import Int32, Rows, Slots
-from paceline_engine.core.speculation import OfferedDrafts
+from paceline_engine.core.speculation import OfferedDrafts, withheld_blocks
 from paceline_engine.core.stats import Recorder
 from paceline_engine.core.steady import SteadyBatch
 from paceline_engine.core.stop import StopRules
@@ -73,6 +74,7 @@ class SchedulerState:
         offered: drafts that the next plan may take.
         draft_length: how many of them pay.
         fair: the book of tenants, under policy Fair alone.
+        offload: the host tier; None without one.
         steady: decodes in lockstep; the slots' arrays are behind it until it is settled.
         needs_resync: a step failed: the next plan adds every running request again.
         cached_news: request id -> cached tokens that no output has told yet.
@@ -98,7 +100,11 @@ class SchedulerState:
         self.watermark_blocks = _watermark_blocks(settings, limits)
         self.pool = BlockPool(limits.num_blocks)
         self.cache = PrefixCache(
-            self.pool, limits.block_size, limits.cache_root, enabled=settings.prefix_caching
+            self.pool,
+            limits.block_size,
+            limits.cache_root,
+            enabled=settings.prefix_caching,
+            num_withheld=withheld_blocks(settings),
         )
         self.slots = Slots(limits)
         self.stops = StopRules(limits.max_slots, limits.eos_token_ids)
@@ -108,6 +114,7 @@ class SchedulerState:
         self.brake = Brake()
         self.drain = DrainRate()
         self.governor = Governor()
+        self.offload = offload.host_tier(limits, self.governor.model, self.cache)
         self.requests: dict[int, TrackedRequest] = {}
         self.prefilling: dict[int, TrackedRequest] = {}
         self.keepers: dict[int, TrackedRequest] = {}
@@ -184,10 +191,10 @@ class SchedulerState:
 
         Args:
             tracked: mutated.
-            hits: cached blocks behind those that it kept.
+            hits: cached blocks behind those that it kept; `NULL_BLOCK`: loaded from the host.
             draft: the step being planned.
             now: when.
-            num_new: further blocks that it needs at once; they can be allocated.
+            num_new: further blocks that it needs at once; they and those of loads can be had.
             num_promised: blocks that it is expected to use in the end.
 
         Returns:
@@ -195,11 +202,15 @@ class SchedulerState:
         """
         self.queue.remove(tracked)
         blocks, tracked.kept = tracked.kept, []
-        num_computed = (len(blocks) + len(hits)) * self.limits.block_size
+        size = self.limits.block_size
+        num_computed = (len(blocks) + len(hits)) * size
+        num_loaded = hits.count(NULL_BLOCK) * size
         if blocks:
             del self.keepers[tracked.request_id]
         if hits:
             self.cache.take(tracked.request_id, hits, len(blocks))
+            if num_loaded and self.offload is not None:
+                hits = self.offload.load(tracked.chain, hits, len(blocks), draft.step_id)
             blocks += hits
         blocks += self.pool.allocate(num_new)
         slot = self.slots.seat(tracked, num_computed, blocks, num_promised)
@@ -216,7 +227,7 @@ class SchedulerState:
             self.cached_news[tracked.request_id] = num_computed
             self._note_prompt_head(tracked)
         draft.num_recomputed += self.recorder.request_admitted(
-            tracked.request_id, slot, num_computed, now
+            tracked.request_id, slot, num_computed, now, num_loaded
         )
         tracked.key = order_key(tracked, self.settings)
         if self.fair is not None:

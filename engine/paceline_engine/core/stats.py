@@ -48,6 +48,10 @@ def _no_tokens() -> Mapping[str, float]:
     return {}
 
 
+def _no_host_tier() -> tuple[int, int]:
+    return 0, 0
+
+
 class Recorder:
     """Counters, histograms and the flight recorder of one engine. Mutable; the scheduler feeds it.
 
@@ -60,6 +64,7 @@ class Recorder:
         self._pool_usage: Callable[[], tuple[int, int, int, int]] = self._empty_pool
         self._waiting_reasons: Callable[[], Mapping[str, int]] = _no_reasons
         self._virtual_tokens: Callable[[], Mapping[str, float]] = _no_tokens
+        self._host_usage: Callable[[], tuple[int, int]] = _no_host_tier
         self._counters = dict.fromkeys(
             (m.name for m in METRICS.values() if m.kind is Kind.COUNTER and not m.labels), 0.0
         )
@@ -76,7 +81,7 @@ class Recorder:
         self._rows = RequestRows(limits.max_slots)
         self._slo = SloJudge(SloTargets.of(settings), self._rows.capacity)
         self._heads = PromptHeads()
-        self._steps = StepTally(self._counters, self._histograms)
+        self._steps = StepTally(self._counters, self._histograms, limits.block_bytes)
         self._ends = RequestTally(
             self._rows,
             self._slo,
@@ -95,6 +100,7 @@ class Recorder:
         pool_usage: Callable[[], tuple[int, int, int, int]],
         waiting_reasons: Callable[[], Mapping[str, int]],
         virtual_tokens: Callable[[], Mapping[str, float]] = _no_tokens,
+        host_usage: Callable[[], tuple[int, int]] = _no_host_tier,
     ) -> None:
         """Say where to read gauges that only their owner knows, when a snapshot is made.
 
@@ -102,7 +108,9 @@ class Recorder:
             pool_usage: `BlockPool.usage`.
             waiting_reasons: reason -> waiting requests that are not admitted because of it.
             virtual_tokens: tenant -> its counter; empty but under policy Fair.
+            host_usage: blocks that the host tier holds, and blocks that were not stored.
         """
+        self._host_usage = host_usage
         self._virtual_tokens = virtual_tokens
         self._pool_usage = pool_usage
         self._waiting_reasons = waiting_reasons
@@ -153,9 +161,21 @@ class Recorder:
         self._counters[metrics.PROMPT_HEADS_SHARED] += self._heads.is_shared(head, whole)
 
     def request_admitted(
-        self, request_id: int, slot: int, num_computed_tokens: int, now: float
+        self,
+        request_id: int,
+        slot: int,
+        num_computed_tokens: int,
+        now: float,
+        num_loaded_tokens: int = 0,
     ) -> int:
         """A request took a slot, with so many tokens already computed (hit or kept).
+
+        Args:
+            request_id: of the request.
+            slot: that it took.
+            num_computed_tokens: with the loaded ones.
+            now: when.
+            num_loaded_tokens: of them those that are loaded from the host tier.
 
         Returns:
             Tokens that it had computed before and has to compute again.
@@ -166,13 +186,19 @@ class Recorder:
         if had >= 0:
             recomputed = max(0, had - num_computed_tokens)
             self._counters[metrics.RECOMPUTED] += recomputed
+            self._counters[metrics.OFFLOAD_SAVED] += num_loaded_tokens
             rows.lost_tokens[row] = -1
             return recomputed
         rows.admitted_s[row] = now
         self._histograms[metrics.QUEUE_TIME].observe(now - float(rows.arrival_s[row]))
         if self._settings.prefix_caching:
             self._counters[metrics.PREFIX_QUERIES] += int(rows.prompt_tokens[row])
-            self._counters[metrics.PREFIX_HITS] += num_computed_tokens
+            on_device = num_computed_tokens - num_loaded_tokens
+            self._counters[metrics.PREFIX_HITS] += on_device
+            if self._limits.num_host_blocks:
+                asked = int(rows.prompt_tokens[row]) - on_device
+                self._counters[metrics.EXTERNAL_QUERIES] += asked
+                self._counters[metrics.EXTERNAL_HITS] += num_loaded_tokens
         return 0
 
     def request_preempted(self, request_id: int, num_computed_tokens: int) -> None:
@@ -325,6 +351,7 @@ class Recorder:
         values[metrics.SETTINGS_REVISION] = {(): float(self._revision)}
         values.update(settings_series.series(self._settings, self._limits))
         values.update(self._cache_series())
+        values.update(self._host_series())
         return StatsSnapshot(
             now_s=now,
             values=values,
@@ -348,6 +375,17 @@ class Recorder:
             metrics.BLOCKS: _by_label(zip(metrics.BLOCK_STATES, counts, strict=True)),
             metrics.BLOCK_SHARES: _by_label(zip(metrics.BLOCK_STATES, shares, strict=True)),
             "vllm:gpu_prefix_cache_hit_rate": {(): hits / queries if queries else 0.0},
+        }
+
+    def _host_series(self) -> dict[str, dict[Labels, float]]:
+        num_slots = self._limits.num_host_blocks
+        if not num_slots:
+            return {}
+        used, num_skipped = self._host_usage()
+        return {
+            metrics.OFFLOAD_SKIPPED: {(): float(num_skipped)},
+            metrics.OFFLOAD_USAGE: {(): used / num_slots},
+            metrics.OFFLOAD_BLOCKS: _by_label((("used", used), ("free", num_slots - used))),
         }
 
 

@@ -20,6 +20,8 @@ class StepRecord:
         num_preempted: requests preempted while this step was planned.
         num_recomputed_tokens: tokens that requests which came back with this step had computed
             before and lost; this step and later ones compute them again.
+        num_stored_blocks, num_loaded_blocks: KV blocks copied to the host tier and back; store_ms,
+            load_ms: how long that took, apart from all other times.
         predicted_ms: what the cost model said; host_ms, device_ms: from the result.
         plan_ms, forward_ms, sample_ms, apply_ms: where the time went, as the step loop measured it.
         queued_ms: from its plan to its start, where it was planned while the step before it ran.
@@ -43,6 +45,10 @@ class StepRecord:
     num_sampled: int = 0
     num_preempted: int = 0
     num_recomputed_tokens: int = 0
+    num_stored_blocks: int = 0
+    num_loaded_blocks: int = 0
+    store_ms: float = 0.0
+    load_ms: float = 0.0
     predicted_ms: float | None = None
     host_ms: float = 0.0
     device_ms: float = 0.0

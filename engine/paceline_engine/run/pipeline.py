@@ -101,7 +101,8 @@ class StepPipeline:
                 _Outstanding(
                     submitted=self._executor.submit(plan, overlaps=overlaps),
                     sizes=sizes,
-                    predicted_ms=self._scheduler.predict_ms(sizes),
+                    predicted_ms=self._scheduler.predict_ms(sizes)
+                    + self._scheduler.predict_copies_ms(plan),
                     began_s=began,
                     planned_s=planned,
                     overlaps=overlaps,
@@ -130,7 +131,8 @@ class StepPipeline:
         outputs = self._scheduler.apply(result, collected)
         applied = self._clock()
         since = step.began_s if self._step_ended is None else self._step_ended
-        self._scheduler.learn(step.sizes, (applied - since) * 1e3)
+        copies_ms = result.store_ms + result.load_ms
+        self._scheduler.learn(step.sizes, (applied - since) * 1e3 - copies_ms)
         self._step_ended = applied
         self._record(step, applied - collected)
         return outputs, applied

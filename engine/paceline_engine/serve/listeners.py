@@ -1,7 +1,6 @@
 """The two listening sockets, opened before anything slow so that a taken port is told at once."""
 
 import errno
-import ipaddress
 import logging
 import socket
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.serve.admin.admin_token import AdminTokens
 from paceline_engine.serve.config import ServeConfig
+from paceline_engine.serve.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def open_listeners(config: ServeConfig) -> Listeners:
 
 def admin_host_of(asked: str, *, has_token: bool) -> str:
     """Where the admin port listens: as asked, but without a token never beyond loopback."""
-    return asked if has_token or _is_loopback(asked) else _LOOPBACK
+    return asked if has_token or is_loopback(asked) else _LOOPBACK
 
 
 def url_of(listener: socket.socket) -> str:
@@ -65,15 +65,6 @@ def url_of(listener: socket.socket) -> str:
     if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
         host = _LOOPBACK
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _listen(host: str, port: int, flag: str) -> socket.socket:

@@ -25,6 +25,8 @@ class DualTrackScheduler(Scheduler):
         tries_again = True
         while plan is None and tries_again and state.requests:
             plan, tries_again = _decodes(state, now)
+        if plan is not None and state.offload is not None:
+            state.offload.put_into(plan)
         return plan
 
 

@@ -16,6 +16,7 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.request_log import RECORDING_VERSION
 from paceline_engine.core.step_features import StepFeatures
+from paceline_engine.sim.kept_prefixes import kept_prefixes
 from paceline_engine.sim.ledger import FineHistogram
 from paceline_engine.sim.limits import limits_of
 from paceline_engine.sim.report import spread, spread_of
@@ -106,13 +107,11 @@ def read(body: Mapping[str, Any], *, after_s: float = float("-inf")) -> Recordin
             | {"numKvBlocks": limits["numBlocks"], "maxModelLen": limits["maxModelLen"]}
         )
         generation = body["generation"]
-        steps = [
-            row
-            for row in _rows(body["steps"])
-            if row["generation"] == generation and row["plannedS"] > after_s
-        ]
-        if generation and steps:
-            after_s = max(after_s, steps[0]["plannedS"])
+        all_steps = _rows(body["steps"])
+        earlier = [row["plannedS"] for row in all_steps if row["generation"] != generation]
+        # Who came before the last step under other settings may have begun under them.
+        after_s = max([after_s, *earlier[-1:]])
+        steps = [row for row in all_steps if row["plannedS"] > after_s]
         rows = _requests_after(after_s, _rows(body["requests"]), generation)
         return _recording(body["model"], settings, steps, rows)
     except BadRecording:
@@ -180,14 +179,19 @@ def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def _requests_after(
     after_s: float, rows: list[dict[str, Any]], generation: int
 ) -> list[dict[str, Any]]:
-    """Requests that began later and ended under this generation, their prefixes renumbered."""
+    """Requests that began later and ended under this generation, and what they share."""
     places = [
         index
         for index, row in enumerate(rows)
         if row["generation"] == generation and row["arrivalS"] > after_s
     ]
-    new = {old: index for index, old in enumerate(places)}
-    return [rows[old] | {"prefixOf": new.get(rows[old]["prefixOf"], -1)} for old in places]
+    shared = kept_prefixes(
+        [row["prefixOf"] for row in rows], [row["numPrefixTokens"] for row in rows], places
+    )
+    return [
+        rows[index] | {"prefixOf": owner, "numPrefixTokens": count}
+        for index, (owner, count) in zip(places, shared, strict=True)
+    ]
 
 
 def _requests(rows: Sequence[Mapping[str, Any]], start_s: float) -> Iterator[SimRequest]:

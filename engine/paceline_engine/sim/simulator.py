@@ -55,7 +55,8 @@ class Simulator:
     """One engine under simulated load. Mutable; advance it in slices as large as you like.
 
     Args:
-        settings: as the engine would be started with; what no release builds is not refused here.
+        settings: as the engine would be started with; what no release builds is not refused here,
+            and `overlap` does nothing: steps follow one another.
         limits: what the engine has; `limits_of` makes them from the settings.
         cost: how long a step takes.
         arrivals: the load.

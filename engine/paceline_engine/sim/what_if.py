@@ -20,8 +20,20 @@ from paceline_engine.sim.report import row_of
 from paceline_engine.sim.simulator import Simulator
 from paceline_engine.sim.step_cost import Fit, fit
 
-_UNKNOWN = frozenset({"dtype", "kv_cache_dtype", "gpu_memory_utilization", "tensor_parallel_size"})
+_UNKNOWN = frozenset(
+    {
+        "dtype",
+        "kv_cache_dtype",
+        "gpu_memory_utilization",
+        "tensor_parallel_size",
+        "speculative_model",
+    }
+)
 """Settings that change a step's time or the number of blocks in a way that no recording tells."""
+NO_OVERLAP = (
+    "overlap is not simulated: steps follow one another, and no cost model says what planning one "
+    "while another is computed would save; leave it out"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +82,7 @@ def answer(recording: Recording, changes: Mapping[str, Any], *, seed: int) -> Wh
         settings, notes = changed(recording.settings, changes)
         runs.append((_title(changes), settings))
     fitted = fit_of(recording)
-    notes = [_about(fitted), *notes, *_beyond(recording, runs[-1][1])]
+    notes = [_about(fitted), *notes, *_overlapping(recording), *_beyond(recording, runs[-1][1])]
     simulators = [replay(recording, settings, fitted, seed=seed) for _, settings in runs]
     rows = [recorded_row(recording)]
     rows += [
@@ -102,6 +114,8 @@ def changed(
     """
     update = parse_changes(changes)
     notes: list[str] = []
+    if "overlap" in update:
+        raise SettingRefused(400, "overlap", NO_OVERLAP)
     for name in update:
         if name in _UNKNOWN:
             raise SettingRefused(
@@ -141,6 +155,17 @@ def _about(fitted: Fit) -> str:
         f"steps fitted to {fitted.num_steps}: half within {100 * fitted.median_error:.1f}% of "
         f"their time, nine in ten within {100 * fitted.p90_error:.1f}%"
     )
+
+
+def _overlapping(recording: Recording) -> list[str]:
+    """Such an engine plans a step before the one that it follows has ended."""
+    if not recording.settings.overlap:
+        return []
+    note = (
+        "recorded with overlap, which is not simulated: requests are planned up to a step earlier "
+        "than there, and one that ends by a stop computes no token too many"
+    )
+    return [note]
 
 
 def _beyond(recording: Recording, settings: EngineSettings) -> list[str]:

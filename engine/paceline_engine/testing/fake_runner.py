@@ -111,18 +111,25 @@ class FakeRunner:
         drafter: what is proposed with each row's tokens; None proposes nothing.
         step_ms: how long a plan takes by its own account; None: nobody measures.
         num_drafts, num_accepted: draft tokens that were computed, and those that held.
+        copy_ms: how long the copy of a block to or from the host tier takes, by its own account.
+        num_loaded_blocks: blocks that were copied back from there.
     """
 
     def __init__(self, limits: EngineLimits, drafter: DraftRule | None = None) -> None:
         self.limits = limits
         self.drafter = drafter
         self.step_ms: Callable[[StepPlan], float] | None = None
+        self.copy_ms = 0.1
+        self.num_loaded_blocks = 0
         self.num_drafts = 0
         self.num_accepted = 0
         self.num_steps = 0
         self.num_tokens = 0
         self.bad_requests: set[int] = set()
         self._store = np.full((limits.num_blocks, limits.block_size), _UNWRITTEN, dtype=np.int64)
+        self._host = np.full(
+            (limits.num_host_blocks, limits.block_size), _UNWRITTEN, dtype=np.int64
+        )
         self._slots: dict[int, _Slot] = {}
         self._results: deque[StepResult | FakeRunnerFailed] = deque()
         self._failure: Failure | None = None
@@ -140,6 +147,7 @@ class FakeRunner:
         """
         failure, self._failure = self._failure, None
         if failure is not Failure.EARLY:
+            self._copy(plan)
             self._take_changes(plan)
         if failure is not None:
             self._broken.update(self._slots)
@@ -166,6 +174,8 @@ class FakeRunner:
                 self._read(plan, row, self._slots[slot], start + count, drafts[row], result)
         if self.step_ms is not None:
             result.device_ms = self.step_ms(plan)
+        result.store_ms = len(plan.store_slots) * self.copy_ms
+        result.load_ms = len(plan.load_slots) * self.copy_ms
         longest = int(np.count_nonzero(tokens >= 0, axis=1).max(initial=1))
         result.tokens = tokens[:, :longest]
         self.num_steps += 1
@@ -198,6 +208,15 @@ class FakeRunner:
         self.num_drafts += len(drafts)
         self.num_accepted += len(run) - 1
         return run
+
+    def _copy(self, plan: StepPlan) -> None:
+        """To the host tier, then from there."""
+        assert len(set(plan.store_slots.tolist())) == len(plan.store_slots), (
+            "a slot is stored twice"
+        )
+        self._host[plan.store_slots] = self._store[plan.store_blocks]
+        self._store[plan.load_blocks] = self._host[plan.load_slots]
+        self.num_loaded_blocks += len(plan.load_slots)
 
     def _take_changes(self, plan: StepPlan) -> None:
         for slot in plan.removed_slots.tolist():

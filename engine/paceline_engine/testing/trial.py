@@ -30,6 +30,7 @@ def tiny_limits(
     max_step_tokens: int = 256,
     vocab_size: int = 97,
     eos_token_ids: tuple[int, ...] = (),
+    num_host_blocks: int = 0,
 ) -> EngineLimits:
     """Limits of an engine that is small enough to get into trouble."""
     longest = (num_blocks - 1) * block_size
@@ -42,6 +43,8 @@ def tiny_limits(
         vocab_size=vocab_size,
         eos_token_ids=eos_token_ids,
         cache_root=b"fake model",
+        num_host_blocks=num_host_blocks,
+        block_bytes=8 * block_size,
     )
 
 

@@ -6,7 +6,8 @@ judgement of each request.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isclose, isfinite
 
@@ -17,9 +18,17 @@ from paceline_operator.decide.tuning import queries
 from paceline_operator.decide.tuning.policy import Policy, Target
 from paceline_operator.decide.tuning.queries import LABEL, Scope
 from paceline_operator.decide.tuning.signals import MIN_SCRAPES, Sample, Signal, Window
+from paceline_operator.render import names
 
 IDENTITY = ("instance", "engine")
 """Labels that tell engines apart wherever they are scraped."""
+SET_LABELS = (
+    "namespace",
+    names.scraped(names.DEPLOYMENT_LABEL),
+    names.scraped(names.HASH_LABEL),
+    "model_name",
+)
+"""Labels that engines of one replica set have in common; some are absent elsewhere."""
 _PAIR = re.compile(
     r'\s*([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*("(?:[^"\\]|\\.)*"|[^"=~!,{}\s][^",{}\s]*)\s*(?:,|$)'
 )
@@ -96,6 +105,68 @@ def find(prometheus: Prometheus, selector: str, window_s: int, at: float) -> Fle
         targets_s={item.labels["signal"]: item.value for item in targets},
         is_paceline=bool(settings),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSet:
+    """Engines that belong together.
+
+    Attributes:
+        name: for people.
+        selector: what means them alone.
+        engines: (instance, engine) -> name for people: the pod's, else the instance's.
+    """
+
+    name: str
+    selector: str
+    engines: Mapping[tuple[str, ...], str]
+
+
+def replica_sets(
+    prometheus: Prometheus, selector: str, window_s: int, at: float
+) -> tuple[ReplicaSet, ...]:
+    """The sets that a selector means: of one deployment and template, elsewhere of one model.
+
+    Raises:
+        CommandError: no engine is there, or Prometheus does not answer.
+    """
+    scope = Scope(matchers=matchers(selector), identity=IDENTITY)
+    labels = (*IDENTITY, "pod", *SET_LABELS)
+    over = f"{metrics.RUNNING}{{{scope.matchers}}}[{window_s}s]"
+    found = prometheus.ask(f"max by ({', '.join(labels)}) (last_over_time({over}))", at)
+    if not found:
+        raise CommandError(_nobody(prometheus, scope, window_s, at))
+    members: dict[tuple[str, ...], dict[tuple[str, ...], str]] = {}
+    for item in found:
+        engine = tuple(item.labels.get(name, "") for name in IDENTITY)
+        kind = tuple(item.labels.get(name, "") for name in SET_LABELS)
+        members.setdefault(kind, {})[engine] = _name_of(item.labels)
+    titles = Counter(map(_title, members))
+    return tuple(
+        ReplicaSet(
+            name=_title(kind) + (f" · {kind[2]}" if titles[_title(kind)] > 1 else ""),
+            # One set alone keeps its past when a pod comes back under another address.
+            selector=scope.matchers if len(members) == 1 else _only(scope.matchers, engines),
+            engines=dict(sorted(engines.items(), key=lambda engine: engine[1])),
+        )
+        for kind, engines in sorted(members.items())
+    )
+
+
+def _name_of(labels: Mapping[str, str]) -> str:
+    name = labels.get("pod") or labels.get("instance", "")
+    engine = labels.get("engine", "0")
+    return name if engine == "0" else f"{name}/{engine}"
+
+
+def _title(kind: tuple[str, ...]) -> str:
+    namespace, deployment, _, model = kind
+    return "/".join(filter(None, (namespace, deployment or model))) or "engines"
+
+
+def _only(matching: str, engines: Iterable[tuple[str, ...]]) -> str:
+    listed = "|".join(sorted({re.escape(instance) for instance, _ in engines}))
+    return f'{matching},instance=~"{listed}"'.replace("\\", "\\\\")
 
 
 def _nobody(prometheus: Prometheus, scope: Scope, window_s: int, at: float) -> str:

@@ -13,7 +13,8 @@ from paceline.tuner.scenarios import Scenario
 from paceline.tuner.simulated import SimulatedTuning, goodput_of
 
 WARM_UP_S, MEASURED_S = 60.0, 360.0
-_SEED, _OTHER_SEED = 1, 101
+_FURTHER = 100
+"""From the seed of the load that is tuned under to that of the settings' runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +43,27 @@ class Comparison:
         return self.last[1] / self.best[1] if self.best[1] else 1.0
 
 
-def compare(scenario: Scenario, tuned_s: float) -> Comparison:
-    """Tune for so much simulated time, then run the grid."""
-    tuning = SimulatedTuning(spec=scenario.manifest(), engine=scenario.engine(_SEED))
+def compare(scenario: Scenario, tuned_s: float, seed: int) -> Comparison:
+    """Tune for so much simulated time, then run the grid.
+
+    Args:
+        scenario: a load that settings can cure.
+        tuned_s: simulated seconds that the tuner has.
+        seed: of the load that is tuned under.
+    """
+    tuning = SimulatedTuning(spec=scenario.manifest(), engine=scenario.engine(seed))
     tuning.run(tuned_s)
     last = _in_force(tuning)
     grid = [
         dict(zip(scenario.grid, values, strict=True)) for values in product(*scenario.grid.values())
     ]
-    known: dict[str, float] = {}
-    found = [(settings, _goodput(scenario, settings, known)) for settings in grid]
+    runs = _Runs(scenario, seed + _FURTHER)
+    found = [(settings, runs.goodput(settings)) for settings in grid]
     return Comparison(
         symptom=scenario.symptom.value,
-        first=_goodput(scenario, {}, known),
+        first=runs.goodput({}),
         best=max(found, key=lambda item: item[1]),
-        last=(last, _goodput(scenario, last, known)),
+        last=(last, runs.goodput(last)),
         settled_s=tuning.settled_s,
         num_changes=tuning.num_changes,
         num_kept=tuning.reasons().count("ChangeAccepted"),
@@ -85,13 +92,19 @@ def _in_force(tuning: SimulatedTuning) -> dict[str, Any]:
     return {item.name: item.value for item in tuning.state.overlay if item.name != open_}
 
 
-def _goodput(scenario: Scenario, settings: Mapping[str, Any], known: dict[str, float]) -> float:
-    """Of an engine with these settings; the same settings are run once."""
-    engine = scenario.engine(_OTHER_SEED, **settings)
-    key = repr(engine.settings)
-    if key not in known:
-        known[key] = goodput_of(engine, WARM_UP_S, MEASURED_S)
-    return known[key]
+class _Runs:
+    """Goodput of settings that stay; the same settings are run once. Mutable: it remembers."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self._scenario, self._seed = scenario, seed
+        self._known: dict[str, float] = {}
+
+    def goodput(self, settings: Mapping[str, Any]) -> float:
+        engine = self._scenario.engine(self._seed, **settings)
+        key = repr(engine.settings)
+        if key not in self._known:
+            self._known[key] = goodput_of(engine, WARM_UP_S, MEASURED_S)
+        return self._known[key]
 
 
 def _text(settings: Mapping[str, Any]) -> str:

@@ -23,6 +23,19 @@ class Series:
     value: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """One series of a range query.
+
+    Attributes:
+        labels: without the metric's name.
+        points: time (seconds since the epoch) and value, oldest first.
+    """
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[int, float], ...]
+
+
 class Prometheus:
     """A client. Mutable: keeps a connection; close it.
 
@@ -47,9 +60,27 @@ class Prometheus:
         Raises:
             CommandError: nobody answers there, it is no Prometheus, or it refuses the query.
         """
+        found = self._asked("query", {"query": query, "time": f"{at:.3f}"})
+        return [Series(labels=item["metric"], value=float(item["value"][1])) for item in found]
+
+    def ask_range(self, query: str, start: int, end: int, step_s: int) -> list[Course]:
+        """Evaluate a query at each step from a time to another (seconds since the epoch).
+
+        Raises:
+            CommandError: as `ask`.
+        """
+        form = {"query": query, "start": f"{start}", "end": f"{end}", "step": f"{step_s}"}
+        return [
+            Course(
+                labels=item["metric"],
+                points=tuple((round(float(at)), float(value)) for at, value in item["values"]),
+            )
+            for item in self._asked("query_range", form)
+        ]
+
+    def _asked(self, what: str, form: Mapping[str, str]) -> list[Any]:
         try:
-            form = {"query": query, "time": f"{at:.3f}"}
-            answer = self._http.post(f"{self._url}/api/v1/query", data=form)
+            answer = self._http.post(f"{self._url}/api/v1/{what}", data=form)
             body: Any = answer.json()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise CommandError(
@@ -59,7 +90,7 @@ class Prometheus:
             ) from error
         except ValueError as error:
             raise CommandError(
-                f"{self._url} is no Prometheus: its answer to /api/v1/query has status "
+                f"{self._url} is no Prometheus: its answer to /api/v1/{what} has status "
                 f"{answer.status_code} and is no JSON; check --prometheus",
                 EXIT_FAILED,
             ) from error
@@ -70,7 +101,5 @@ class Prometheus:
                 f"{str(told)[:500]}",
                 EXIT_FAILED,
             )
-        return [
-            Series(labels=item["metric"], value=float(item["value"][1]))
-            for item in body["data"]["result"]
-        ]
+        found: list[Any] = body["data"]["result"]
+        return found

@@ -6,7 +6,8 @@ again when anything has changed, or after `requeue_after_s`.
 Order: status first, since it holds the intent that later writes rely on; then what must not come
 too late (a lower disruption budget before pods go), a Deployment before its ConfigMap (which it
 owns) and its ConfigMap before its first pod; settings to pods before pods are replaced; last what
-serving does not need.
+serving does not need. What has neither status nor a child yet gets its children first, then the
+status that says they are there: no pod runs that an intent could be about.
 """
 
 from collections.abc import Mapping, Sequence
@@ -110,6 +111,8 @@ class _Round:
         acts: list[Action] = []
         if not self.children.foreign:
             acts = self._writes(writes, rolled, push)
+        is_paused = self.case.spec is not None and bool(self.case.spec.paused)
+        is_newborn = bool(acts) and not is_paused and self._is_newborn()
         told = report.Round(
             observed=self.observed,
             case=self.case,
@@ -120,11 +123,10 @@ class _Round:
             push=push,
             foreign=self.children.foreign,
             contended=(*writes.contended, *self._contended_status()),
-            missing=tuple(writes.missing),
+            missing=() if is_newborn else tuple(writes.missing),
             deployment=self._deployment(self.case.hash),
             turned=self.turned,
         ).tell(self.now)
-        is_paused = self.case.spec is not None and bool(self.case.spec.paused)
         before = objects.mapping(self.observed.deployment, "status")
         first: list[Action] = []
         if told.status != before and self._num_status_rewrites() >= children.CONTENDED_AFTER:
@@ -135,7 +137,17 @@ class _Round:
         if is_paused:
             return Plan(actions=tuple(first), requeue_after_s=None)
         first += self._announcements()
-        return Plan(actions=(*first, *acts), requeue_after_s=self._requeue(rolled, push, told))
+        actions = (*acts, *first) if is_newborn else (*first, *acts)
+        return Plan(actions=actions, requeue_after_s=self._requeue(rolled, push, told))
+
+    def _is_newborn(self) -> bool:
+        """Whether nothing of it is there yet, and nothing speaks against making it.
+
+        The children's writes end the plan if one is refused, so the status after them is true.
+        """
+        status = objects.mapping(self.observed.deployment, "status")
+        there = (status, *self.children.ours.values(), self.children.taken, self.views)
+        return not any(there) and not self.observed.failures
 
     def _num_status_rewrites(self) -> int:
         return self.observed.rewrites.get(WriteStatus.target, 0)

@@ -90,7 +90,7 @@ def effective(
         engine_decided: snake_case names that an engine decides even though a default exists.
     """
     old = {item.get("name"): item for item in before}
-    said = _said(pods)
+    said, stamp = _said(pods), objects.timestamp(now)
     entries = []
     for name in knobs():
         label = border_name(name)
@@ -108,7 +108,7 @@ def effective(
         last = old.get(label, {})
         is_same = (last.get("value"), last.get("source")) == (shown, source.value)
         since = last.get("since") if is_same else None
-        entries.append({**entry, "since": since or objects.timestamp(now)})
+        entries.append({**entry, "since": since or stamp})
     return entries
 
 

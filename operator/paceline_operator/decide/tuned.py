@@ -147,6 +147,7 @@ def _fleet(observed: Observed, case: Case, views: Sequence[PodView], push: Push 
         replicas=case.replicas,
         num_pods=len(mine),
         num_ready=sum(view.can_serve for view in mine),
+        num_others=sum(view.can_serve for view in others),
         is_rolling_out=bool(others) or case.template is None,
         is_agreed=is_agreed,
         crashes=sum(objects.whole(status, "restartCount") for status in statuses),

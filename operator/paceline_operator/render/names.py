@@ -1,5 +1,6 @@
 """Names and labels of children. A deployment's name ends at 52 characters, a hash has ten."""
 
+import re
 from collections.abc import Mapping
 
 from paceline_operator.resources.parse import INSTANCE_LABEL
@@ -31,6 +32,11 @@ def labels(name: str, instance: str) -> dict[str, str]:
         DEPLOYMENT_LABEL: name,
         INSTANCE_LABEL: instance,
     }
+
+
+def scraped(label: str) -> str:
+    """A pod's label as Prometheus names it."""
+    return re.sub(r"\W", "_", label)
 
 
 def pod_selector(name: str) -> dict[str, str]:

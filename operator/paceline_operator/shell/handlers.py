@@ -98,9 +98,8 @@ async def watch(
         place = kind.group, kind.version, kind.plural
         if selector := selector_of(kind, instance):
             settings.watching.label_selectors[place] = selector
-        kopf.on.event(*place, registry=registry, id=f"hear-{kind.plural}")(
-            _handler(cache, queue, kind.name)
-        )
+        heard = _hearing(cache, queue, kind.name)
+        kopf.on.event(*place, registry=registry, id=f"hear-{kind.plural}", when=heard)(_nothing)
     for name in ("kopf", "kopf.objects"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
@@ -119,11 +118,22 @@ async def watch(
         ) from error
 
 
-def _handler(cache: Cache, queue: WorkQueue, kind: str) -> Any:
-    async def handle(event: Mapping[str, Any], **_: Any) -> None:
-        hear(cache, queue, kind, event)
+def _hearing(cache: Cache, queue: WorkQueue, kind: str) -> Any:
+    """Hears an event where kopf asks whether a handler wants it, and never wants it.
 
-    return handle
+    To call a handler (its state, outcome, logger and time-out) took kopf longer than all that is
+    done here; most events are echoes of the operator's own writes. Asked twice it would not matter.
+    """
+
+    def wants(event: Mapping[str, Any], **_: Any) -> bool:
+        hear(cache, queue, kind, event)
+        return False
+
+    return wants
+
+
+async def _nothing(**_: Any) -> None:
+    """The handler that is never called."""
 
 
 def _ending(on_end: Callable[[], None]) -> Any:

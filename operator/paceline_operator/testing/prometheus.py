@@ -27,7 +27,12 @@ def target(page_of: str, **labels: str) -> Target:
 
 @contextmanager
 def prometheus(
-    program: str, jobs: Mapping[str, Sequence[Target]], folder: Path, *, interval: str = "1s"
+    program: str,
+    jobs: Mapping[str, Sequence[Target]],
+    folder: Path,
+    *,
+    interval: str = "1s",
+    address: str = "",
 ) -> Iterator[str]:
     """A Prometheus that scrapes `/metrics` of some targets.
 
@@ -36,11 +41,12 @@ def prometheus(
         jobs: name -> targets; what stands in two jobs is there twice.
         folder: for its files.
         interval: between scrapes.
+        address: where it listens, a free one of loopback if it is left out.
 
     Yields:
         Its URL.
     """
-    address = free_address()
+    address = address or free_address()
     config = {
         "global": {"scrape_interval": interval, "scrape_timeout": interval},
         "scrape_configs": [

@@ -48,6 +48,7 @@ class Schedule(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(4, 24),
         block_size=st.sampled_from([8, 16]),
+        num_host_blocks=st.sampled_from([0, 1, 3, 200]),
         max_plans=st.sampled_from([1, 1, 2]),
         is_hopeful=st.booleans(),
         is_checked=st.booleans(),
@@ -60,6 +61,7 @@ class Schedule(RuleBasedStateMachine):
         self,
         num_blocks,
         block_size,
+        num_host_blocks,
         max_plans,
         is_hopeful,
         is_checked,
@@ -71,6 +73,7 @@ class Schedule(RuleBasedStateMachine):
         limits = tiny_limits(
             num_blocks=num_blocks,
             block_size=block_size,
+            num_host_blocks=num_host_blocks,
             max_model_len=120,
             max_slots=8,
             max_step_tokens=64,

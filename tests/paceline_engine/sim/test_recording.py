@@ -1,6 +1,7 @@
 """Recordings: what is read of them, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,25 @@ def test_shared_prefixes_and_next_turns_are_rebuilt():
     assert [served.num_cached_tokens for served in again.ledger.served] == [0, 48, 96]
 
 
+def test_siblings_share_their_prefix_without_the_request_that_had_it_first():
+    prefix = prompt(100, 64)
+    siblings = [
+        SimRequest(
+            arrival_s=float(number),
+            prompt_token_ids=prompt(number, 90, prefix),
+            num_output_tokens=1,
+            max_tokens=1,
+        )
+        for number in range(4)
+    ]
+    sim = small_simulator(siblings)
+    sim.run()
+    found = recording.read(recording_of(sim, num_blocks=512), after_s=0.5)
+    again = small_simulator(found.requests)
+    again.run()
+    assert [served.num_cached_tokens for served in again.ledger.served] == [0, 64, 64]
+
+
 def test_what_ran_before_a_live_change_is_left_out():
     sim = small_simulator(LOAD)
     sim.advance(1.5)
@@ -89,6 +109,16 @@ def test_what_ran_before_a_live_change_is_left_out():
     kept = [asked for asked in LOAD if asked.arrival_s > 1.6]
     assert len(kept) <= len(found.requests) < len(LOAD)
     assert min(step.started_s for step in found.steps) < 0.1
+
+
+def test_all_who_come_after_a_change_of_an_idle_engine_are_kept():
+    early, late = scattered(np.random.default_rng(3), 5), scattered(np.random.default_rng(4), 9)
+    sim = small_simulator([*early, *(replace(one, arrival_s=500.0) for one in late)])
+    sim.advance(400.0)
+    change = sim.apply_settings({"maxNumSeqs": 8})
+    sim.run()
+    found = recording.read(recording_of(sim, num_blocks=512, generation=change.generation))
+    assert len(found.requests) == len(late)
 
 
 def test_a_later_recording_goes_on_behind_an_earlier_one():

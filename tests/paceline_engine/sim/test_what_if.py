@@ -1,5 +1,7 @@
 """What-if: a replay with unchanged settings is the run itself; a change does what it would do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -99,12 +101,21 @@ def test_a_step_larger_than_any_recorded_is_a_guess_and_is_said(recorded: Record
     assert any("are guessed" in note for note in answer.notes)
 
 
+@pytest.mark.slow
+def test_what_a_recording_with_overlap_is_not_told_by_is_said(recorded: Recording):
+    assert not any("overlap" in note for note in what_if.answer(recorded, {}, seed=1).notes)
+    settings = recorded.settings.model_copy(update={"overlap": True})
+    found = what_if.answer(replace(recorded, settings=settings), {}, seed=1)
+    assert any("recorded with overlap" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
         ({"maxNumSeqs": 0}, "maxNumSeqs must be"),
         ({"nonsense": 1}, "no setting"),
         ({"gpuMemoryUtilization": "0.5"}, "not in a recording"),
+        ({"overlap": True}, "overlap is not simulated"),
         ({"kvCacheDtype": "FP8"}, "not in a recording"),
         ({"maxNumSeqs": 20, "bootMaxNumSeqs": 10}, "bootMaxNumSeqs"),
     ],

@@ -245,3 +245,14 @@ def test_a_change_of_stock_vllm_is_one_that_replaces_pods() -> None:
     rules = policy.of_spec(parsed.deployment.spec)
     assert ledger.is_restart("maxNumSeqs", rules)
     assert not ledger.is_restart("maxNumSeqs", Policy())
+
+
+def test_a_window_in_which_pods_came_is_no_part_of_a_measurement() -> None:
+    world = world_of(tuning={**TUNING, "minRequests": 1_000_000, "mode": "Observe"})
+    world.run(1200)
+    read, counted = objects.seconds(world.tuning("seenUntil")) or 0.0, world.tuning("growing")
+    world.edit({**world.document["spec"], "replicas": 2})
+    world.run(600)
+    assert world.tuning("servingPods") == 2
+    num_read = ((objects.seconds(world.tuning("seenUntil")) or 0.0) - read) / 120
+    assert world.tuning("growing", "windows") - counted["windows"] < num_read

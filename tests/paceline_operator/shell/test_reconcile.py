@@ -84,6 +84,8 @@ def test_a_fight_over_status_is_told_in_it_and_then_left(rig: Rig) -> None:
 
 
 def test_a_conflict_is_looked_at_again_soon_and_ever_later(rig: Rig) -> None:
+    rig.settle()
+    rig.world.edit({**SPEC, "replicas": 2})
     rig.api.faults = lambda asked: Fault.CONFLICT if asked.is_write else None
     assert [look(rig) for _ in range(4)] == [0.1, 0.2, 0.4, 0.8]
 

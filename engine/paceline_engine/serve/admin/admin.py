@@ -1,6 +1,5 @@
 """The admin port: status, settings, drain, requests, steps. Its own port and its own token."""
 
-import ipaddress
 import json
 import logging
 import time
@@ -22,6 +21,7 @@ from paceline_engine.serve.admin.admin_token import AdminTokens
 from paceline_engine.serve.config import ServeConfig
 from paceline_engine.serve.drain import Drain
 from paceline_engine.serve.error_types import error_type
+from paceline_engine.serve.loopback import is_loopback
 from paceline_engine.serve.step.engine_client import EngineClient, EngineGone, EngineInfo
 
 log = logging.getLogger(__name__)
@@ -63,14 +63,6 @@ def create_admin_app(
     return app
 
 
-def _is_loopback(host: str) -> bool:
-    """Whether Host names this machine: a name of another site that points here does not."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _ask_for_token(app: FastAPI, tokens: AdminTokens) -> None:
     @app.middleware("http")
     async def ask_for_token(
@@ -80,7 +72,7 @@ def _ask_for_token(app: FastAPI, tokens: AdminTokens) -> None:
             return await call_next(request)
         if request.headers.get("sec-fetch-site") in _ELSEWHERE:
             return _error(403, "another site's page asked for this; open this port's own page")
-        if not tokens.is_configured and not _is_loopback(request.url.hostname or ""):
+        if not tokens.is_configured and not is_loopback(request.url.hostname or ""):
             return _error(403, "without a token this port answers to localhost and 127.0.0.1 alone")
         if tokens.is_configured:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")

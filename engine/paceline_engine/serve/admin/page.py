@@ -5,7 +5,6 @@ ask the admin port they came from, with the token that the person pastes.
 """
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,25 +16,7 @@ from paceline_crds import flags, routes
 from paceline_crds.group import bare
 from paceline_crds.knob import ChangeClass
 from paceline_crds.settings import border_name, knobs
-
-_FOLDER = Path(__file__).parent / "ui"
-_TYPES = {
-    ".css": "text/css",
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
-    "Cache-Control": "no-cache",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-"""A page that is given a token runs its own scripts alone and talks to nobody but its own port."""
+from paceline_engine.serve.admin import page_files
 
 _FROM_OUTSIDE = routes.ADMIN_PAGE.removeprefix("/")
 """Relative, for the admin port may stand behind a prefix."""
@@ -53,22 +34,22 @@ def add_page(app: FastAPI, *, needs_token: bool) -> None:
         app: the admin app.
         needs_token: whether the data behind the page do.
     """
-    files = {file.name: file for file in _FOLDER.iterdir() if file.suffix in _TYPES}
+    files = page_files.of(page_files.FOLDER)
 
     @app.get("/", include_in_schema=False)
     @app.get(routes.ADMIN_PAGE.rstrip("/"), include_in_schema=False)
     async def to_page() -> Response:
-        return RedirectResponse(_FROM_OUTSIDE, headers=_HEADERS)
+        return RedirectResponse(_FROM_OUTSIDE, headers=page_files.HEADERS)
 
     @app.get(f"{routes.ADMIN_PAGE}access.json", include_in_schema=False)
     async def access() -> Response:
         """Whether to ask the person for a token."""
-        return JSONResponse({"needsToken": needs_token}, headers=_HEADERS)
+        return JSONResponse({"needsToken": needs_token}, headers=page_files.HEADERS)
 
     @app.get(f"{routes.ADMIN_PAGE}settings.json", include_in_schema=False)
     async def settings() -> Response:
         """What the contract says of each setting."""
-        return JSONResponse({"settings": catalog()}, headers=_HEADERS)
+        return JSONResponse({"settings": catalog()}, headers=page_files.HEADERS)
 
     @app.get(f"{routes.ADMIN_PAGE}{{name}}", include_in_schema=False)
     @app.get(routes.ADMIN_PAGE, include_in_schema=False)
@@ -76,7 +57,9 @@ def add_page(app: FastAPI, *, needs_token: bool) -> None:
         found = files.get(name)
         if found is None:
             raise HTTPException(404, f"the page has no file {name!r}; open {routes.ADMIN_PAGE}")
-        return FileResponse(found, media_type=_TYPES[found.suffix], headers=_HEADERS)
+        return FileResponse(
+            found, media_type=page_files.TYPES[found.suffix], headers=page_files.HEADERS
+        )
 
 
 @cache

@@ -11,8 +11,22 @@ from paceline_operator.decide.tuning.signals import SAYS_NOTHING, Sample
 from paceline_operator.decide.tuning.state import Phase, State
 
 
+def scaled(state: State, seen: Observation, now: int) -> State:
+    """The state that knows how many pods share the requests, and since when."""
+    serving = seen.fleet.num_serving
+    if serving == state.serving:
+        return state
+    return replace(
+        state, serving=serving, serving_since=now if state.serving else state.serving_since
+    )
+
+
 def absorbed(state: State, seen: Observation) -> State:
-    """The state with every window that it has not seen."""
+    """The state with every window that it has not seen.
+
+    A window during which pods came or went is none of either load. When exactly they did is not
+    known, only when it was seen: so no window counts that had begun by then.
+    """
     caps = dials.caps(seen.dials)
     for sample in seen.samples:
         if sample.window.start < state.seen_until:
@@ -22,7 +36,8 @@ def absorbed(state: State, seen: Observation) -> State:
         lack = problem.value if problem in SAYS_NOTHING else ""
         if state.lack != lack:
             state = replace(state, lack=lack)
-        if problem is not None:
+        is_of_other_pods = 0 < state.serving_since >= sample.window.start
+        if problem is not None or is_of_other_pods:
             continue
         held = watch.held(state.symptoms)
         found = symptoms.evaluate(sample, seen.policy, caps, held)

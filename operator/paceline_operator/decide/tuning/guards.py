@@ -62,7 +62,8 @@ def patience(state: State, seen: Observation, now: int) -> Stop | None:
         return _wait("BudgetSpent", f"{spent.live} changes were made today, as many as allowed")
     if not verdict.is_ground(state.baseline, policy):
         return _wait(*_measuring(state, policy))
-    if state.seen_until - state.baseline.end > verdict.MIN_WINDOWS * policy.window_s:
+    if state.seen_until - state.baseline.end >= verdict.MIN_WINDOWS * policy.window_s:
+        # As many windows make a symptom: all that showed it may be of a load that came later.
         return _wait("Measuring", "the measurement under these settings is too old; a new one runs")
     return None
 

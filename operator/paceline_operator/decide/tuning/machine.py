@@ -44,7 +44,7 @@ def step(state: State, seen: Observation, now: float) -> Turn:
     state = ledger.today(state, moment)
     before = watch.held(state.symptoms)
     state, notes = _follow_overlay(state, seen, moment)
-    state = absorb.absorbed(state, seen)
+    state = absorb.absorbed(absorb.scaled(state, seen, moment), seen)
     told = [*notes, *_news(before, state)]
     stop = guards.first(state, seen, moment)
     state = _timed(state, stop, moment)

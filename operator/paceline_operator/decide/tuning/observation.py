@@ -16,6 +16,7 @@ class Fleet:
         replicas: wanted; num_pods, num_ready: of the wanted template.
         is_rolling_out: pods of another template are there, or some of this one are missing.
         is_agreed: every counted pod has read back the settings that are wanted.
+        num_others: pods of other templates that take requests.
         crashes: restarts of the pods' containers, all together.
         is_out_of_memory: the last of them ended for lack of memory.
     """
@@ -23,10 +24,16 @@ class Fleet:
     replicas: int = 1
     num_pods: int = 1
     num_ready: int = 1
+    num_others: int = 0
     is_rolling_out: bool = False
     is_agreed: bool = True
     crashes: int = 0
     is_out_of_memory: bool = False
+
+    @property
+    def num_serving(self) -> int:
+        """Pods that share the requests."""
+        return self.num_ready + self.num_others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

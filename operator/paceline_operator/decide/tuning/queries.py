@@ -6,9 +6,10 @@ identifies an engine), then engines are added up. The whole sample is one query:
 signals, each with its name in the label `signal`, so it is of one moment or it is missing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from paceline_operator.decide.tuning.signals import Signal
 from paceline_operator.decide.tuning.terms import (
     TERMS,
     Each,
@@ -52,10 +53,28 @@ def sample(scope: Scope, window_s: int) -> str:
         scope: the series.
         window_s: length of the window, whose end is the time of evaluation.
     """
-    asked = _Asked(scope, f"{window_s}s")
+    return union(TERMS, scope, window_s)
+
+
+def union(
+    terms: Mapping[Signal, Term] | Mapping[str, Term],
+    scope: Scope,
+    window_s: int,
+    *,
+    by: tuple[str, ...] = (),
+) -> str:
+    """The query of some terms, each told by its name in the label `signal`.
+
+    Args:
+        terms: by name.
+        scope: the series.
+        window_s: length of the window, whose end is the time of evaluation.
+        by: labels whose values are kept apart instead of put together; of the identity.
+    """
+    asked = _Asked(scope, f"{window_s}s", by)
     return " or ".join(
         f'label_replace({asked.text(term)}, "{LABEL}", "{name}", "", "")'
-        for name, term in TERMS.items()
+        for name, term in terms.items()
     )
 
 
@@ -65,6 +84,7 @@ class _Asked:
 
     scope: Scope
     window: str
+    by: tuple[str, ...]
 
     def text(self, term: Term) -> str:
         """A term."""
@@ -73,7 +93,8 @@ class _Asked:
                 return self._folded(term)
             case Quantile():
                 buckets = self._each(term.buckets)
-                return f"histogram_quantile({term.share}, sum by (le) ({buckets}))"
+                labels = ", ".join((*self.by, "le"))
+                return f"histogram_quantile({term.share}, sum by ({labels}) ({buckets}))"
             case Ratio():
                 text = f"{self._folded(term.part)} / {self._folded(term.whole)}"
                 return f"1 - {text}" if term.is_rest else text
@@ -84,7 +105,8 @@ class _Asked:
         inner = self._each(term.each)
         if term.adds_up_each:
             inner = f"sum by ({', '.join(self.scope.identity)}) ({inner})"
-        return f"{term.fold}({inner})"
+        kept = f" by ({', '.join(self.by)}) " if self.by else ""
+        return f"{term.fold}{kept}({inner})"
 
     def _each(self, each: Each) -> str:
         """One value for each engine (and further labels), duplicates gone."""

@@ -143,6 +143,8 @@ class State:
         reason: constant; message: for people.
         sequence: number of the last change.
         seen_until: end of the last window that was looked at, 0 for none.
+        serving: pods that shared the requests when it was looked last, 0 for unknown or none.
+        serving_since: when that number was seen to have changed, 0 for never.
         stopped_since: when what keeps it from new changes began, 0 for nothing.
         lack: why the last window was no measurement, empty if it was one.
         fingerprint: of the spec that arms were measured under.
@@ -161,6 +163,8 @@ class State:
     advice: tuple[Advice, ...] = ()
     sequence: int = 0
     seen_until: int = 0
+    serving: int = 0
+    serving_since: int = 0
     stopped_since: int = 0
     lack: str = ""
     fingerprint: str = ""
@@ -169,7 +173,7 @@ class State:
 
     def newest(self) -> int:
         """The newest moment that it knows of: no clock that was set back may run behind it."""
-        moments = [self.seen_until, self.stopped_since]
+        moments = [self.seen_until, self.serving_since, self.stopped_since]
         moments += [item.ended for item in self.history]
         if self.current is not None:
             moments += [self.current.started, self.current.phase_since]

@@ -1,39 +1,22 @@
 """The page in a real browser, over a real engine under load."""
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from paceline_crds import routes
+from paceline_engine.testing.browser import CONTRAST, Watched
+from paceline_engine.testing.clients import clients
 from paceline_engine.testing.server_process import ServerProcess, server_process
 from paceline_engine.testing.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.slow
 
 TOKEN = "hemlock-and-rye"
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
-OFFLINE = ("--disable-background-networking", "--disable-component-update")
-
-
-@pytest.fixture(scope="module")
-def browser(
-    require_program: Callable[[str], str], leave_out: Callable[[str], NoReturn]
-) -> Iterator[Any]:
-    program = require_program("chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        leave_out("needs the package playwright")
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=[*FLAGS, *OFFLINE])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -52,85 +35,50 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
-@contextmanager
-def load_on(server: ServerProcess, *, clients: int = 6) -> Iterator[None]:
-    """So many clients ask again and again."""
-    is_over = threading.Event()
+def load_on(server: ServerProcess) -> AbstractContextManager[None]:
+    """Six clients ask again and again."""
 
     def ask(number: int) -> None:
         prompt = [10 + number, *range(20, 70)]
         body = {"model": "model", "prompt": prompt, "max_tokens": 60, "ignore_eos": True}
-        with httpx.Client(timeout=60) as http:
-            while not is_over.is_set():
-                http.post(server.url + routes.COMPLETIONS, json=body).raise_for_status()
+        server.post(routes.COMPLETIONS, body)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        for thread in threads:
-            thread.join()
+    return clients(6, ask)
 
 
-class Watched:
-    """A page of the browser and everything it complained of or asked for."""
-
-    def __init__(self, browser: Any, url: str) -> None:
-        self.page = browser.new_page(viewport={"width": 1440, "height": 1100})
-        self.complaints: list[str] = []
-        self.urls: list[str] = []
-        self.page.on("console", lambda message: self._heard(message.type, message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.urls.append(request.url))
-        self.page.goto(url)
-
-    def _heard(self, kind: str, text: str) -> None:
-        if kind in {"error", "warning"}:
-            self.complaints.append(text)
+class EnginesPage(Watched):
+    """The page of an engine."""
 
     def give(self, token: str) -> None:
         self.page.fill("#token", token)
         self.page.click("#token-form button")
 
-    def until(self, script: str) -> None:
-        """Ask again until it is so; the page's policy lets nobody wait inside of it."""
-        give_up_s = time.monotonic() + 30
-        while not self.page.evaluate(f"Boolean({script})"):
-            told = self.page.text_content("#problem")
-            assert time.monotonic() < give_up_s, f"{script} never held; the page says {told!r}"
-            self.page.wait_for_timeout(50)
-
-    def figure(self, tile: str) -> str:
-        return str(self.page.inner_text(f"#tile-{tile} b"))
-
 
 @pytest.fixture
-def watched(browser: Any, server: ServerProcess) -> Iterator[Watched]:
-    opened = Watched(browser, server.admin_url)
+def watched(browser: Any, server: ServerProcess) -> Iterator[EnginesPage]:
+    opened = EnginesPage(browser, server.admin_url)
     yield opened
     opened.page.close()
 
 
 def test_figures_move_under_load_and_a_setting_is_switched(
-    watched: Watched, server: ServerProcess
+    watched: EnginesPage, server: ServerProcess
 ) -> None:
     page = watched.page
     with load_on(server):
         watched.give(TOKEN)
-        watched.until("document.querySelector('#tile-waiting.warn')")
+        watched.until("document.querySelector('.tile[data-name=waiting].warn')")
         watched.until("document.querySelectorAll('#request-rows tr').length >= 4")
         watched.until("document.querySelector('#reasons').innerText.includes('SequenceLimit')")
-        watched.until("/^[1-3] of 3$/.test(document.querySelector('#tile-running b').innerText)")
+        watched.until(
+            "/^[1-3] of 3$/.test(document.querySelector('.tile[data-name=running] b').innerText)"
+        )
         for chart in ("steps", "budget", "requests", "blocks"):
             watched.until(f"document.querySelector('#chart-{chart} .area').getAttribute('d')")
-        before = page.inner_text("#tile-running span:last-child")
+        before = page.inner_text(".tile[data-name=running] span:last-child")
         drawn = page.get_attribute("#chart-steps .c1.area", "d")
-        watched.until(
-            f"document.querySelector('#tile-running span:last-child').innerText !== {before!r}"
-        )
+        ended = "document.querySelector('.tile[data-name=running] span:last-child').innerText"
+        watched.until(f"{ended} !== {before!r}")
         assert page.get_attribute("#chart-steps .c1.area", "d") != drawn
         assert float(watched.figure("output").split()[0].replace(",", "")) > 0
 
@@ -140,7 +88,9 @@ def test_figures_move_under_load_and_a_setting_is_switched(
         watched.until("document.querySelector('#settings-note.good')")
         assert "maxNumSeqs 3 → 5" in page.inner_text("#settings-note")
         assert page.input_value(field) == "5"
-        watched.until("/^[1-5] of 5$/.test(document.querySelector('#tile-running b').innerText)")
+        watched.until(
+            "/^[1-5] of 5$/.test(document.querySelector('.tile[data-name=running] b').innerText)"
+        )
         watched.until("document.querySelector('#chart-requests .turn')")
     said = httpx.get(
         server.admin_url + routes.ADMIN_SETTINGS, headers={"Authorization": f"Bearer {TOKEN}"}
@@ -157,7 +107,7 @@ def test_figures_move_under_load_and_a_setting_is_switched(
 
 
 def test_a_wrong_token_is_told_and_the_right_one_opens(
-    watched: Watched, server: ServerProcess
+    watched: EnginesPage, server: ServerProcess
 ) -> None:
     page = watched.page
     watched.until("!document.querySelector('#token-form').hidden")
@@ -178,7 +128,7 @@ def test_a_wrong_token_is_told_and_the_right_one_opens(
 
 
 def test_a_refused_value_is_told_in_the_engines_words(
-    watched: Watched, server: ServerProcess
+    watched: EnginesPage, server: ServerProcess
 ) -> None:
     page = watched.page
     watched.give(TOKEN)
@@ -190,7 +140,7 @@ def test_a_refused_value_is_told_in_the_engines_words(
     assert page.input_value("[data-name=maxNumBatchedTokens] input") == "100000"
 
 
-def test_the_tuners_story_is_text_and_no_markup(watched: Watched) -> None:
+def test_the_tuners_story_is_text_and_no_markup(watched: EnginesPage) -> None:
     watched.give(TOKEN)
     watched.until("document.querySelector('#tuner .story li')")
     story = watched.page.inner_text("#tuner")
@@ -199,7 +149,7 @@ def test_the_tuners_story_is_text_and_no_markup(watched: Watched) -> None:
     assert "Accepted" in story
 
 
-def test_both_themes_are_readable(watched: Watched) -> None:
+def test_both_themes_are_readable(watched: EnginesPage) -> None:
     """Text stands out from its ground by the 4.5 to 1 of WCAG 2.2, success criterion 1.4.3."""
     watched.give(TOKEN)
     watched.until("document.querySelector('#state.good')")
@@ -210,23 +160,7 @@ def test_both_themes_are_readable(watched: Watched) -> None:
             assert ratio >= 4.5, (theme, selector, ratio)
 
 
-CONTRAST = """selector => {
-  const element = document.querySelector(selector);
-  const light = text => {
-    const [r, g, b] = text.match(/[\\d.]+/g).map(Number).map(v => v / 255)
-      .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  let ground = element;
-  const clear = "rgba(0, 0, 0, 0)";
-  while (getComputedStyle(ground).backgroundColor === clear) ground = ground.parentElement;
-  const [a, b] = [getComputedStyle(element).color, getComputedStyle(ground).backgroundColor]
-    .map(light).sort((x, y) => y - x);
-  return (a + 0.05) / (b + 0.05);
-}"""
-
-
-def test_the_arithmetic_of_the_page(watched: Watched) -> None:
+def test_the_arithmetic_of_the_page(watched: EnginesPage) -> None:
     found = watched.page.evaluate(
         """async () => {
           const f = await import("./figures.js");

@@ -72,3 +72,30 @@ def test_what_a_kept_change_was_judged_by_goes_on_where_its_windows_differ() -> 
     for measured, growing in ((calm, 0), (wild, 3)):
         kept = ledger.accepted(State(), replace(change, measured=measured), "", RULES, 1000)
         assert (kept.baseline, kept.growing.windows) == (measured, growing)
+
+
+@pytest.mark.parametrize("phase", [Phase.SETTLING, Phase.VERIFYING])
+def test_windows_that_began_before_a_phase_are_no_part_of_what_it_measures(phase: Phase) -> None:
+    began = sample(index=1).window.start + 1
+    change = Change(
+        id="maxNumSeqs-32-1",
+        setting="maxNumSeqs",
+        before="40",
+        after="32",
+        symptom=Symptom.SLOW_STREAMS,
+        phase=phase,
+        started=began,
+        phase_since=began,
+    )
+    state = absorb.absorbed(State(current=change), seen(CALM))
+    assert state.current is not None
+    assert state.current.measured.windows == 1
+
+
+def test_an_arm_that_is_not_full_within_its_time_begins_anew() -> None:
+    rules = replace(RULES, min_requests=60_000, max_arm_s=600)
+    state = State()
+    for index, windows in enumerate((1, 2, 3, 4, 5, 0, 1)):
+        one = Observation(policy=rules, dials={}, samples=(sample(index=index),))
+        state = absorb.absorbed(state, one)
+        assert state.growing.windows == windows

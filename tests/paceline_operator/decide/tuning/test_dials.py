@@ -44,3 +44,16 @@ def test_bounds_are_half_of_the_start_and_the_boot_maximum_where_spec_gives_none
     bounds = {"maxNumSeqs": {"min": 100, "max": 300}}
     wide = made(scheduling={"bootMaxNumSeqs": 512}, tuning={"bounds": bounds})["maxNumSeqs"]
     assert (wide.least, wide.most) == (100, 300)
+
+
+def test_no_bound_of_spec_reaches_beyond_what_the_engine_planned_its_memory_for() -> None:
+    given = spec_of(tuning={"bounds": {"maxNumSeqs": {"max": 5000}}})
+    base = resolve.resolve(given)
+    said = {"bootMaxNumSeqs": 512, "maxNumSeqs": 256}
+    assert dials.of(given, base, base.settings, said)["maxNumSeqs"].most == 512
+
+
+def test_a_type_of_the_cache_is_only_turned_to_what_spec_allows() -> None:
+    assert made()["kvCacheDtype"].stuck is dials.Stuck.NOT_ALLOWED
+    bounds = {"kvCacheDtype": {"allowed": ["FP8"]}}
+    assert made(tuning={"bounds": bounds})["kvCacheDtype"].stuck is None

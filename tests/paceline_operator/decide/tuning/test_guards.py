@@ -112,6 +112,14 @@ def test_a_bound_of_spec_is_never_crossed_and_exhausted_is_told_once() -> None:
     assert any("spec.replicas" in item.change for item in state.advice)
 
 
+def test_a_lower_bound_of_spec_is_never_crossed() -> None:
+    slow = SCENARIOS[Symptom.SLOW_STREAMS]
+    rig = rig_of(slow, tuning={**TUNING, "bounds": {"maxNumSeqs": {"min": 120}}})
+    state = rig.run(2)
+    assert [item.after for item in state.history] == ["120"]
+    assert state.mood == Mood.EXHAUSTED
+
+
 def test_what_spec_pins_is_not_touched_unless_its_bounds_name_it() -> None:
     pinned = {"scheduling": {**CAP.spec["scheduling"], "maxNumSeqs": 128}}
     rig = rig_of(CAP, **pinned)
@@ -339,6 +347,16 @@ def test_a_failed_roll_back_stops_everything_and_says_so_until_a_person_acts() -
     rig.fault = lambda seen: replace(seen, fingerprint="2")
     rig.run(0.2)
     assert rig.state.mood != Mood.HALTED
+
+
+def test_what_was_measured_under_another_spec_is_no_ground_for_a_change() -> None:
+    rig = rig_of(CAP, tuning={**TUNING, "mode": "Observe"})
+    rig.run(0.5)
+    assert rig.state.baseline.windows
+    rig.fault = lambda seen: replace(seen, fingerprint="2")
+    rig.turn()
+    assert rig.state.baseline.windows == 0
+    assert rig.state.growing.windows <= 1
 
 
 def test_a_clock_that_was_set_back_does_no_harm() -> None:

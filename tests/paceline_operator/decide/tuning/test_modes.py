@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from paceline_crds.spec_tuning import TuningMode
+from paceline_crds.status_tuning import Direction
 from paceline_operator.decide.tuning.observation import Observation
-from paceline_operator.decide.tuning.state import Mood, Outcome
+from paceline_operator.decide.tuning.state import Ban, Mood, Outcome
 from paceline_operator.decide.tuning.symptom import Symptom
 from paceline_operator.testing.tuner_rig import TunerRig
 from paceline_operator.testing.tuner_scenarios import SCENARIOS, TUNING, rig_of
@@ -59,6 +60,42 @@ def test_an_approval_of_another_id_does_nothing() -> None:
     assert rig.in_force == {}
 
 
+def test_a_rejection_of_another_id_does_nothing() -> None:
+    rig = rig_in("Propose")
+    rig.fault = lambda seen: replace(seen, reject="maxNumSeqs-256-99")
+    state = rig.run(1)
+    assert (state.mood, state.history) == ("Proposed", ())
+
+
+def test_an_approved_proposal_waits_for_what_stops_every_change() -> None:
+    rig = rig_in("Propose")
+    state = rig.run(1)
+    assert state.current is not None
+    wanted = state.current.id
+
+    def rolling_out(seen: Observation, approve: str = "") -> Observation:
+        fleet = replace(seen.fleet, is_rolling_out=True)
+        return replace(seen, fleet=fleet, approve=approve)
+
+    rig.fault = rolling_out
+    assert rig.run(0.1).reason == "RollingOut"
+    rig.fault = lambda seen: rolling_out(seen, wanted)
+    assert rig.run(0.1).reason == "RollingOut"
+    assert (rig.state.mood, rig.in_force) == ("Proposed", {})
+    rig.fault = lambda seen: replace(seen, approve=wanted)
+    rig.run(0.5)
+    assert "maxNumSeqs" in rig.in_force
+
+
+def test_observe_withdraws_what_was_proposed() -> None:
+    rig = rig_in("Propose")
+    rig.run(1)
+    rig.fault = lambda seen: replace(seen, policy=replace(seen.policy, mode=TuningMode.OBSERVE))
+    state = rig.run(0.1)
+    assert state.current is None
+    assert "ProposalWithdrawn" in [note.reason for note in rig.notes]
+
+
 def test_a_rejected_proposal_is_not_made_again_for_a_day() -> None:
     rig = rig_in("Propose")
     state = rig.run(1)
@@ -84,12 +121,17 @@ def test_off_takes_the_overlay_away_and_remembers_what_failed() -> None:
     rig = rig_in("Auto")
     rig.run(1)
     assert rig.in_force
+    failed = Ban(
+        setting="watermark", direction=Direction.UP, load_bin="r8-p9-o7", until=rig.now, failures=1
+    )
+    rig._state = replace(rig.state, bans=(failed,))
     rig.fault = lambda seen: replace(seen, policy=replace(seen.policy, mode=TuningMode.OFF))
     state = rig.run(0.1)
     assert state.mood == Mood.OFF
     assert state.overlay == ()
     assert rig.in_force == {}
     assert state.history
+    assert state.bans == (failed,)
 
 
 def test_observe_and_propose_keep_what_was_accepted_and_take_back_what_is_in_flight() -> None:

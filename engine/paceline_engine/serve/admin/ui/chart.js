@@ -1,6 +1,6 @@
 // A chart of what steps did over time: stacked areas, limits as dashed lines, events as ticks.
 
-import { axis, number, quantile } from "./figures.js";
+import { age, axis, number, quantile } from "./figures.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const LEFT = 44;
@@ -154,7 +154,7 @@ export class Chart {
     const { block, x } = at;
     this.cursor.setAttribute("d", `M${x} ${TOP}V${this.frame.height - BOTTOM}`);
     const ago = element("div");
-    ago.textContent = `${number(this.frame.to - block.to, 1)} s ago`;
+    ago.textContent = `${age(Math.max(0, this.frame.to - block.to))} ago`;
     const rows = [...this.series].reverse().map(({ key, label: name, tone }) => {
       const row = keyOf(tone, "", `${name} `);
       const figure = element("b");

@@ -3,7 +3,8 @@
 import { Chart } from "./chart.js";
 import { Feed } from "./feed.js";
 import { PARTS, age, mean, ms, number, spans, stepMs } from "./figures.js";
-import { Tiles, showRequests, showTuner } from "./panels.js";
+import { Figures, showRequests, showTuner } from "./panels.js";
+import { holdBy, switchThemeBy, tell } from "./parts.js";
 import { Settings } from "./settings.js";
 
 const EVERY_MS = 1000;
@@ -12,7 +13,7 @@ const PAUSE_AFTER_PROBLEM_MS = 3000;
 const by = (id) => document.getElementById(id);
 
 const feed = new Feed();
-const tiles = new Tiles();
+const tiles = new Figures();
 const charts = {
   steps: new Chart(
     by("chart-steps"),
@@ -61,7 +62,6 @@ let state = null; // what GET settings said
 let status = null;
 let turn = 0;
 let timer = 0;
-let isHeld = false;
 let isReading = false;
 let hasToken = false;
 let isLocked = false; // a token is needed, or was refused
@@ -90,7 +90,7 @@ async function tick() {
   isReading = true;
   let pause = EVERY_MS;
   try {
-    if (!document.hidden && !isHeld) {
+    if (!document.hidden && !isHeld()) {
       await read();
       problem("");
       by("token-form").hidden = true;
@@ -192,8 +192,7 @@ function turnsOf(from) {
 }
 
 function problem(text) {
-  by("problem").textContent = text;
-  by("problem").hidden = !text;
+  tell(by("problem"), text);
 }
 
 function lock() {
@@ -218,26 +217,13 @@ by("token-form").addEventListener("submit", (event) => {
 
 by("forget").addEventListener("click", () => location.reload());
 
-by("hold").addEventListener("click", () => {
-  isHeld = !isHeld;
-  by("hold").textContent = isHeld ? "Go on" : "Pause";
-  by("hold").setAttribute("aria-pressed", String(isHeld));
-});
-
+const isHeld = holdBy(by("hold"));
 by("span").addEventListener("change", () => state && show());
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && settings) tick();
 });
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
-const nameTheme = () => (by("theme").textContent = isDark() ? "Light" : "Dark");
-by("theme").addEventListener("click", () => {
-  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  nameTheme();
-});
-dark.addEventListener("change", nameTheme);
-nameTheme();
+switchThemeBy(by("theme"));
 
 function begin() {
   start().catch((error) => {

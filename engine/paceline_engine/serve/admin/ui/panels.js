@@ -1,9 +1,8 @@
 // What stands in words and tables: the tiles, the requests and why they wait, the tuner's story.
 
 import { element } from "./chart.js";
-import {
-  age, buckets, histogramQuantile, ms, number, quantile, stepMs, total,
-} from "./figures.js";
+import { age, buckets, histogramQuantile, number, quantile, stepMs, total } from "./figures.js";
+import { Tiles, item } from "./parts.js";
 
 const MOST_ROWS = 24;
 const WHY = {
@@ -18,32 +17,10 @@ const WHY = {
 };
 
 /** The figures at the top. */
-export class Tiles {
+export class Figures extends Tiles {
   constructor() {
-    this.tiles = new Map();
-    const host = document.getElementById("tiles");
     const names = ["running", "waiting", "output", "step", "ttft", "itl", "kv", "preemptions"];
-    for (const name of names) {
-      const tile = element("div", "tile");
-      tile.id = `tile-${name}`;
-      const title = element("span");
-      const figure = element("b");
-      const under = element("span");
-      tile.append(title, figure, under);
-      host.append(tile);
-      this.tiles.set(name, { tile, title, figure, under });
-    }
-  }
-
-  set(name, title, figure, unit, under, tone = "") {
-    const at = this.tiles.get(name);
-    at.tile.className = `tile ${tone}`;
-    at.title.textContent = title;
-    const small = element("small");
-    small.textContent = unit ? ` ${unit}` : "";
-    at.figure.replaceChildren(figure, small);
-    at.under.textContent = under;
-    at.under.title = under;
+    super(document.getElementById("tiles"), names);
   }
 
   show({ feed, settings, status, seconds }) {
@@ -84,10 +61,7 @@ export class Tiles {
 
   showSteps(shown, target) {
     const times = shown.map(stepMs);
-    const high = quantile(times, 0.99);
-    const isOver = Boolean(target) && high !== null && high > target;
-    this.set("step", "step time, p50", ms(quantile(times, 0.5)), "",
-      `p99 ${ms(high)}${target ? `, ≤ ${ms(target)}` : ""}`, isOver ? "warn" : "");
+    this.setLatency("step", "step time", quantile(times, 0.5), quantile(times, 0.99), target);
   }
 
   showLatency(name, title, metric, feed, target) {
@@ -97,10 +71,7 @@ export class Tiles {
       const found = now.size ? histogramQuantile(now, then, q) : null;
       return found === null ? null : found * 1e3;
     };
-    const high = at(0.99);
-    const isOver = Boolean(target) && high !== null && high > target;
-    this.set(name, `${title}, p50`, ms(at(0.5)), "",
-      `p99 ${ms(high)}${target ? `, ≤ ${ms(target)}` : ""}`, isOver ? "warn" : "");
+    this.setLatency(name, title, at(0.5), at(0.99), target);
   }
 }
 
@@ -224,19 +195,6 @@ function changeOf(change, outcome, tone) {
     time.dateTime = moment;
     time.textContent = `  ${new Date(moment).toLocaleTimeString()}`;
     tag.after(time);
-  }
-  return made;
-}
-
-function item(tone, title, lines) {
-  const made = element("li", tone);
-  const name = element("b");
-  name.textContent = title;
-  made.append(name);
-  for (const line of lines.filter(Boolean)) {
-    const text = element("p");
-    text.textContent = line;
-    made.append(text);
   }
   return made;
 }
