@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -245,7 +246,9 @@ def forward_cases() -> Iterator[Case]:
         )
 
 
-def measure(case: Case, machine: Machine, clock: Callable[[], float], budget_s: float) -> object:
+def measure(
+    case: Case, machine: Machine, clock: Callable[[], float], budget_s: float
+) -> dict[str, Any]:
     """Medians of the case and of the machine's rates, in turns."""
     case.call()
     times: list[float] = []

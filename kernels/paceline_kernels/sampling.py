@@ -1,12 +1,14 @@
 """Sampling over a vocabulary: which token has the largest noisy score, and which are the best.
 
-The reference defines the token, and impl "cpu" gives the same one always, although it rounds
-logarithms in another way: where its own error could decide, it names the few candidates and the
-reference's arithmetic decides between them. Rows are told by number, so that nobody copies logits.
-Parameters of rows are numpy arrays, as the caller keeps them.
+The reference defines the token, and impls "cpu" and "triton" give the same one always, although
+they round logarithms in another way: they name the few candidates that their own error leaves, and
+the reference's arithmetic decides between them. Rows are told by number, so that nobody copies
+logits. Parameters of rows are numpy arrays, as the caller keeps them; with "triton" the scores lie
+on the device, and only candidates leave it.
 """
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor
 from paceline_kernels import checks, gumbel
 from paceline_kernels.cpu import sampling as cpu_sampling
 from paceline_kernels.errors import ImplUnavailableError, ShapeError
+from paceline_kernels.implementations import IMPLS, module_of
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -23,6 +26,14 @@ Float32 = NDArray[np.float32]
 _LOWEST = np.finfo(np.float32).min
 SLICE_BYTES = 3 << 19
 """Of scores that are copied at a time: more leaves the processor's cache, at twice a row's time."""
+
+NORM_ERROR = {"cpu": 2.0**-18, "triton": 2.0**-17}
+"""Of logsumexp, before its rounding: C++ has 2^-22 each of exp and sums.
+
+A device's exp2 is off by 2^-22; score - best and its product with log2(e) by 2^-24 of the distance
+each, which is 12.5 at most in the mean by weight (no more than log(vocab)); sums of a tile of 2,048
+by 2^-19 in the worst order: less than 2^-18 in all, and as much room.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +95,23 @@ def sample_gumbel(scores: Tensor, rows: Rows, keys: Int64, *, impl: str = "torch
     _check(scores, rows, impl)
     if len(keys) != len(rows.places):
         raise ShapeError(f"keys must be [n] = [{len(rows.places)}], got {list(keys.shape)}")
+    if impl == "cpu":
+        return _drawn_by_cpu(scores, rows, keys)
+    if impl == "triton":
+        return _decided(rows, keys, *_fused().candidates(scores, rows, keys))
     tokens = np.zeros(len(keys), dtype=np.int64)
-    if impl != "cpu":
-        step = max(1, SLICE_BYTES // (4 * scores.shape[1]))
-        for start in range(0, len(keys), step):
-            part = np.arange(start, min(start + step, len(keys)))
-            noisy = divided(scores, rows.some(part))
-            noisy += gumbel.noise_of_vocabulary(keys[part], scores.shape[1])
-            tokens[part] = noisy.numpy().argmax(axis=1)
-        return tokens
+    step = max(1, SLICE_BYTES // (4 * scores.shape[1]))
+    for start in range(0, len(keys), step):
+        part = np.arange(start, min(start + step, len(keys)))
+        noisy = divided(scores, rows.some(part))
+        noisy += gumbel.noise_of_vocabulary(keys[part], scores.shape[1])
+        tokens[part] = noisy.numpy().argmax(axis=1)
+    return tokens
+
+
+def _drawn_by_cpu(scores: Tensor, rows: Rows, keys: Int64) -> Int64:
     ids, counts = cpu_sampling.draw(scores, rows, keys)
-    tokens[:] = ids[:, 0]
+    tokens = ids[:, 0].astype(np.int64)
     for row in np.flatnonzero(counts != 1).tolist():
         one = np.array([row])
         if counts[row] < 1:
@@ -104,6 +121,29 @@ def sample_gumbel(scores: Tensor, rows: Rows, keys: Int64, *, impl: str = "torch
         noise = gumbel.noise_of_tokens(keys[one], torch.from_numpy(few).unsqueeze(0))[0].numpy()
         own = scores.numpy()[rows.places[row], few] / rows.temperature[row]
         tokens[row] = few[int((own + noise).argmax())]
+    return tokens
+
+
+def _decided(rows: Rows, keys: Int64, row: Int64, ids: Int64, own: Float32) -> Int64:
+    """The winner of each row among its candidates, by the reference's arithmetic.
+
+    Args:
+        rows: [n].
+        keys: [n].
+        row: [m] whose candidates, ascending; each row at least once.
+        ids: [m, *] candidates, ascending within a row.
+        own: [m, *] their undivided scores.
+    """
+    scaled = own / rows.temperature[row][:, None]
+    scaled[scaled < rows.floor[row][:, None]] = -np.inf
+    noisy = scaled + gumbel.noise_of_tokens(keys[row], torch.from_numpy(ids)).numpy()
+    at = np.arange(len(row)), noisy.argmax(axis=1)
+    value, token = noisy[at], ids[at]
+    best = np.full(len(keys), -np.inf, dtype=np.float32)
+    np.maximum.at(best, row, value)
+    wins = np.flatnonzero(value == best[row])
+    _, first = np.unique(row[wins], return_index=True)
+    tokens: Int64 = token[wins[first]]
     return tokens
 
 
@@ -126,12 +166,13 @@ def sample_top(
     vocab = scores.shape[1]
     if not 1 <= count <= vocab:
         raise ShapeError(f"count must be from 1 to vocab {vocab}, got {count}")
-    if impl == "cpu":
-        found = cpu_sampling.top(scores, rows, count, with_norm=with_norm)
+    if impl in {"cpu", "triton"}:
+        module = cpu_sampling if impl == "cpu" else _fused()
+        found = module.top(scores, rows, count, with_norm=with_norm)
         if found is not None:
             values, ids, last, norms = found
-            # exp and the sums of the C++ side (2^-22 each), and both sides' rounding to float32.
-            error = None if norms is None else 2.0**-18 + np.abs(norms) * 2.0**-22
+            # exp and the sums of their side, and both sides' rounding to float32.
+            error = None if norms is None else NORM_ERROR[impl] + np.abs(norms) * 2.0**-22
             return TopScores(
                 values=values,
                 ids=ids,
@@ -157,8 +198,8 @@ def exact_norm(scores: Tensor, rows: Rows) -> Float32:
 
 
 def divided(scores: Tensor, rows: Rows) -> Tensor:
-    """A copy of the rows, divided by their temperatures, with what is below the floor at -inf."""
-    scaled = scores[torch.from_numpy(rows.places)]
+    """A copy of the rows on the host, divided by their temperatures; below the floor is -inf."""
+    scaled = scores[torch.from_numpy(rows.places).to(scores.device)].cpu()
     scaled.div_(torch.from_numpy(rows.temperature).unsqueeze(1))
     if not np.isneginf(rows.floor).all():
         floor = torch.from_numpy(rows.floor).unsqueeze(1)
@@ -184,9 +225,21 @@ def _best(table: Float32, count: int) -> tuple[Float32, Int64, Float32]:
     return sorted_values, sorted_ids, last
 
 
+def _fused() -> ModuleType:
+    """Triton's kernels, imported when they are first named.
+
+    Raises:
+        ImplUnavailableError: Triton cannot run here.
+    """
+    module_of("triton")
+    from paceline_kernels.fused import sampling
+
+    return sampling
+
+
 def _check(scores: Tensor, rows: Rows, impl: str) -> None:
-    if impl not in {"reference", "torch", "cpu"}:
-        raise ImplUnavailableError(f"impl must be one of reference, torch, cpu, got {impl!r}")
+    if impl not in IMPLS:
+        raise ImplUnavailableError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
     checks.expect_shape("scores", scores, (None, None), "rows, vocab")
     checks.expect_dtype("scores", scores, (torch.float32,))
     checks.expect_rows_contiguous("scores", scores)

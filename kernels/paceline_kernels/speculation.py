@@ -15,6 +15,7 @@ from torch import Tensor
 
 from paceline_kernels import checks
 from paceline_kernels.errors import ImplUnavailableError, ShapeError
+from paceline_kernels.implementations import IMPLS, module_of
 
 
 def verify_drafts(
@@ -28,6 +29,7 @@ def verify_drafts(
         drafts: [drafts] int64, row by row.
         num_drafts: [rows] int64, may be 0.
         impl: name of the implementation; "cpu" is torch's own: some integers are not worth C++.
+            "triton" looks at no value before the kernel does: num_drafts must sum up to drafts.
 
     Returns:
         [rows] int64, accepted drafts; a row yields one token more.
@@ -35,8 +37,8 @@ def verify_drafts(
     Raises:
         ShapeError, DTypeError, ImplUnavailableError: as every operation.
     """
-    if impl not in _IMPLS:
-        raise ImplUnavailableError(f"impl must be one of {', '.join(_IMPLS)}, got {impl!r}")
+    if impl not in IMPLS:
+        raise ImplUnavailableError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
     for name, tensor, legend in (
         ("tokens", tokens, "drafts + rows"),
         ("drafts", drafts, "drafts"),
@@ -45,6 +47,11 @@ def verify_drafts(
         checks.expect_shape(name, tensor, (None,), legend)
         checks.expect_dtype(name, tensor, (torch.int64,))
     checks.expect_shape("tokens", tokens, (len(drafts) + len(num_drafts),), "drafts + rows")
+    if impl == "triton":
+        module_of("triton")
+        from paceline_kernels.fused import speculation as fused
+
+        return fused.verify_drafts(tokens, drafts, num_drafts)
     if int(num_drafts.sum()) != len(drafts) or bool((num_drafts < 0).any()):
         raise ShapeError(
             f"num_drafts must be >= 0 and sum up to drafts {len(drafts)}, got {num_drafts.tolist()}"

@@ -5,9 +5,10 @@ buffers of fixed addresses. A step with fewer rows is padded: rows behind the la
 requests that write nothing (slot -1) and read block 0, which is zero; tokens behind a row's last
 write nothing either, and since attention is causal no real token sees them.
 
-Graphs are captured from the largest down, since the largest serves every step: after the first,
-what is missing costs only padding. Who captures decides when (Runner.load, Runner.do_spare_work);
-nothing here captures while it serves.
+Graphs are captured from the largest down, the wide one of a size first, since the largest serves
+every step, with drafts or without: after the first, what is missing costs only padding. The start
+captures the largest of each width, so that decodes are not padded to the width of drafts. Who
+captures decides when (load_model, Runner.do_spare_work); nothing here captures while it serves.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class GraphLimits:
 
     Attributes:
         max_rows: bootMaxNumSeqs.
-        max_drafts: of one row; 0 without speculation.
+        max_drafts: of one row, the boot maximum; 0 without speculation.
         max_model_len: tokens of the longest request.
         block_size: tokens of a KV block.
         vocab_size: columns of the logits.
@@ -68,7 +69,9 @@ class DecodeGraphs:
         self._widths = sorted({1, 1 + limits.max_drafts})
         rows = min(limits.max_rows, MAX_ROWS)
         self._missing = [
-            (size, width) for size in reversed(graph_sizes(rows)) for width in self._widths
+            (size, width)
+            for size in reversed(graph_sizes(rows))
+            for width in reversed(self._widths)
         ]
         self._graphs: dict[int, list[_Captured]] = {width: [] for width in self._widths}
         self._buffers = _Buffers(limits, rows, self._widths[-1], device.torch_device)
@@ -82,6 +85,11 @@ class DecodeGraphs:
     def num_missing(self) -> int:
         """Graphs that are still to be captured."""
         return len(self._missing)
+
+    def capture_largest(self) -> None:
+        """Capture the largest graph of each width: what a start waits for."""
+        for _ in self._widths:
+            self.capture_next()
 
     def capture_next(self) -> None:
         """Capture the largest graph that is missing; tens of milliseconds in which nothing runs."""
@@ -110,18 +118,17 @@ class DecodeGraphs:
         """
         counts = batch.cu_seqlens_q.diff().long()
         num_rows, longest = len(counts), int(counts.max())
-        width = next((width for width in self._widths if width >= longest), None)
-        if width is None:
-            return None
-        fitting = [graph for graph in self._graphs[width] if graph.num_rows >= num_rows]
-        if not fitting:
-            return None
-        chosen = fitting[-1]  # captured from the largest down
-        places = self._buffers.fill(batch, counts, chosen.num_rows, width)
-        chosen.graph.replay()
-        self.num_replays += 1
-        wanted = places[batch.logit_rows].to(self._device.torch_device)
-        return self._buffers.logits.index_select(0, wanted)
+        for width in self._widths:
+            fitting = [graph for graph in self._graphs[width] if graph.num_rows >= num_rows]
+            if width < longest or not fitting:
+                continue
+            chosen = fitting[-1]  # captured from the largest down
+            places = self._buffers.fill(batch, counts, chosen.num_rows, width)
+            chosen.graph.replay()
+            self.num_replays += 1
+            wanted = places[batch.logit_rows].to(self._device.torch_device)
+            return self._buffers.logits.index_select(0, wanted)
+        return None
 
 
 def graph_sizes(max_rows: int) -> list[int]:

@@ -32,7 +32,7 @@ class Device(Protocol):
 
     @property
     def ops_impl(self) -> str:
-        """Implementation of attention and all but the products."""
+        """Implementation of attention, sampling and all but the products."""
         ...
 
     @property

@@ -109,7 +109,9 @@ def choose_kernels(
 def choose_device_kernels(
     dtype: DType, kv_cache_dtype: KvCacheDType, device: Device
 ) -> KernelChoice:
-    """On an accelerator: the device's own operations, torch's products; Auto is BFloat16.
+    """On an accelerator: the device's own operations and sampling, torch's products.
+
+    Auto is BFloat16.
 
     Raises:
         StartFailed: InvalidSettings: FP8 KV on a device that cannot hold it.
@@ -126,7 +128,7 @@ def choose_device_kernels(
         linear="torch",
         linear_dtype=number_format,
         ops=device.ops_impl,
-        sampler="torch",
+        sampler=device.ops_impl,
         kv_dtype=FP8 if kv_cache_dtype == KvCacheDType.FP8 else number_format,
         full_kv_dtype=number_format,
         reason=f"device {device.torch_device}",

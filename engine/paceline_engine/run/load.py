@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from paceline_crds import objective
-from paceline_crds.settings import EngineSettings
+from paceline_crds.settings import EngineSettings, SpeculativeMethod
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.unsupported import refuse_at_start
 from paceline_engine.model.config import ModelConfig
@@ -74,7 +74,7 @@ def load_model(
     device: Device | None = None,
     draft_folder: Path | None = None,
 ) -> LoadedModel:
-    """Load weights, plan memory, make the KV cache, capture the first graph of a device.
+    """Load weights, plan memory, make the KV cache, capture the first graphs of a device.
 
     Args:
         folder: of the model.
@@ -124,7 +124,7 @@ def load_model(
                 lambda batch: decoder.forward(batch, kv)[0],
                 start.graph_limits(memory.max_model_len),
             )
-            graphs.capture_next()
+            graphs.capture_largest()
     progress("ready", 1.0)
     return LoadedModel(
         decoder=decoder,
@@ -216,7 +216,7 @@ class _Start:
         """Boot maxima of decode graphs."""
         return GraphLimits(
             max_rows=self._max_slots(),
-            max_drafts=0,  # steps with drafts are launched one by one
+            max_drafts=self._max_drafts(),
             max_model_len=max_model_len,
             block_size=self.booted.block_size,
             vocab_size=self.config.vocab_size,
@@ -272,6 +272,13 @@ class _Start:
 
     def _max_slots(self) -> int:
         return self.booted.boot_max_num_seqs or self.booted.max_num_seqs
+
+    def _max_drafts(self) -> int:
+        # A head needs hidden states with each step, which no graph keeps: nothing to capture for.
+        is_none = self.booted.speculative_method is SpeculativeMethod.NONE
+        if is_none or isinstance(self.drafts, HeadStart):
+            return 0
+        return self.booted.boot_max_speculative_num_tokens or 0
 
     def _max_step_tokens(self) -> int:
         return self.booted.boot_max_num_batched_tokens or self.booted.max_num_batched_tokens

@@ -71,7 +71,6 @@ class Runner:
         self._sampler = Sampler(self._batch, vocab_size, SCRATCH_BYTES, loaded.sampler_impl)
         self._slice_rows = slice_rows_for(vocab_size, SCRATCH_BYTES)
         self._graphs = loaded.graphs
-        self._sampler_impl = loaded.sampler_impl
         self._proposer = proposer_for(loaded, self._batch, self._sampler)
         num_host_blocks = loaded.limits.num_host_blocks
         self._host_tier = HostTier(loaded.kv_layers, num_host_blocks) if num_host_blocks else None
@@ -188,7 +187,7 @@ class Runner:
         plan, result, yielded = step.plan, step.result, None
         if step.sampled.slots.size:
             sampled = self._sampler.sample(step.logits, step.sampled)
-            yielded = verify(plan, step.sampled, sampled, self._sampler_impl)
+            yielded = verify(plan, step.sampled, sampled)
             width = yielded.tokens.shape[1]
             result.tokens = np.full((len(plan.slots), width), -1, dtype=np.int32)
             result.tokens[yielded.rows] = yielded.tokens

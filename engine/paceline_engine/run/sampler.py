@@ -1,7 +1,8 @@
 """Logits become tokens.
 
-All rows take the argmax; random rows are drawn from the logits where they lie. Only rows with
-penalties or masks are copied, in slices of bounded memory. A batch of greedy rows costs the argmax.
+All rows take the argmax; random rows are drawn from the logits where they lie, also on a device if
+the kernels are Triton's. Only rows with penalties or masks are copied, to the host, in slices of
+bounded memory. A batch of greedy rows costs the argmax.
 """
 
 from dataclasses import dataclass, field
@@ -60,6 +61,7 @@ class Sampler:
         self._batch = batch
         self._impl = impl
         self._slice_rows = slice_rows_for(vocab_size, scratch_bytes)
+        self._cut_rows = cut_rows_for(vocab_size, scratch_bytes, impl)
 
     def sample(
         self, logits: Tensor, sampled: SampledRows, *, keep_logprobs: bool = True
@@ -81,7 +83,8 @@ class Sampler:
             result.errors = dict.fromkeys(np.flatnonzero(is_bad).tolist(), message)
         if not flags.any():
             return result
-        logits = logits.cpu()
+        if self._impl != "triton":
+            logits = logits.cpu()
         is_changed = (flags & _CHANGED) != 0
         is_random = (flags & slot_params.RANDOM) != 0
         plain = np.flatnonzero(is_random & ~is_changed & ~is_bad)
@@ -101,7 +104,7 @@ class Sampler:
         batch = self._batch
         slots, ends = sampled.slots[places], sampled.ends[places]
         flags = batch.params.flags[slots]
-        scores = logits[torch.from_numpy(places)]
+        scores = _rows(logits, places)
         has_penalties = np.flatnonzero((flags & slot_params.PENALTIES) != 0)
         if has_penalties.size:
             apply_penalties(scores, has_penalties, slots, ends, batch)
@@ -113,7 +116,8 @@ class Sampler:
             result.errors[int(places[row])] = message
         drawn = np.flatnonzero(((flags & slot_params.RANDOM) != 0) & ~is_bad)
         if drawn.size:
-            chosen[drawn] = self._draw(scores, drawn, best[drawn], sampled, places[drawn])
+            on_hand = scores.to(logits.device)
+            chosen[drawn] = self._draw(on_hand, drawn, best[drawn], sampled, places[drawn])
         result.tokens[places] = chosen
 
     def _draw(
@@ -144,10 +148,8 @@ class Sampler:
         free, cut = np.flatnonzero(~has_cut), np.flatnonzero(has_cut)
         if free.size:
             tokens[free] = ops.sample_gumbel(scores, chosen.some(free), keys[free], impl=self._impl)
-        # torch copies the rows over and over; the C++ side reads them where they lie.
-        step = len(cut) if self._impl == "cpu" else self._slice_rows
-        for start in range(0, len(cut), max(1, step)):
-            part = cut[start : start + step]
+        for start in range(0, len(cut), self._cut_rows):
+            part = cut[start : start + self._cut_rows]
             some = slots[part]
             kept, ids = truncation.keep_top(
                 scores, chosen.some(part), params.top_k[some], params.top_p[some], impl=self._impl
@@ -165,7 +167,7 @@ class Sampler:
         for start in range(0, len(wanted), self._slice_rows):
             some = wanted[start : start + self._slice_rows]
             entries = logprobs_of(
-                logits[torch.from_numpy(some)],
+                _rows(logits, some),
                 result.tokens[some],
                 counts[start : start + self._slice_rows],
             )
@@ -175,6 +177,24 @@ class Sampler:
 def slice_rows_for(vocab_size: int, scratch_bytes: int) -> int:
     """Rows of logits that may be copied about eight times over in the scratch memory."""
     return max(1, min(SLICE_BYTES // (4 * vocab_size), scratch_bytes // (8 * 4 * vocab_size)))
+
+
+def cut_rows_for(vocab_size: int, scratch_bytes: int, impl: str) -> int:
+    """Rows that are cut to their best tokens at a time.
+
+    The C++ side reads them where they lie. Triton's lists, sorted, take up to 32 bytes a token, on
+    the device, where the step's activations have made room. torch copies rows over and over.
+    """
+    if impl == "cpu":
+        return 1 << 30
+    if impl == "triton":
+        return max(1, scratch_bytes // (32 * vocab_size))
+    return slice_rows_for(vocab_size, scratch_bytes)
+
+
+def _rows(logits: Tensor, places: Int64) -> Tensor:
+    """A copy of these rows, on the host."""
+    return logits[torch.from_numpy(places).to(logits.device)].cpu()
 
 
 def _argmax(scores: Tensor) -> tuple[Int64, Float32]:

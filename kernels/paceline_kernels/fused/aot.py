@@ -33,6 +33,7 @@ from paceline_kernels.fused.aot_cases import TARGETS, Case, Target, cases
 from paceline_kernels.fused.runtime import Launch
 
 _POINTERS = {
+    torch.float64: "*fp64",
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",

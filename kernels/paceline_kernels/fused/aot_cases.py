@@ -11,17 +11,21 @@ import torch
 from torch import Tensor
 
 from paceline_kernels.fused.attention import AttentionCall, attention_launch
+from paceline_kernels.fused.gumbel import groups_for, noisy_best_launch
 from paceline_kernels.fused.kv_write import write_kv_launch
 from paceline_kernels.fused.norm import rms_norm_launch
 from paceline_kernels.fused.pointwise import embedding_launch, silu_and_mul_launch
 from paceline_kernels.fused.rotary import rotary_launch
 from paceline_kernels.fused.runtime import Launch
+from paceline_kernels.fused.speculation import accepted_launch
 from paceline_kernels.fused.splits import add_splits_launch
+from paceline_kernels.fused.top_scores import TopBuffers, top_scores_launch
 
 F32, BF16, F16, FP8 = torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn
 HEAD_DIMS = (64, 128, 256)
 """One of each class, which is the next power of two: 80 and 96 run as 128 with the rest masked."""
 HEADS, KV_HEADS, BLOCK_SIZE, HIDDEN, FFN, ROWS, CHUNK, SPLITS = 32, 8, 16, 4096, 14336, 64, 2048, 8
+VOCAB, CANDIDATES, META = 128_000, 512, torch.device("meta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,7 @@ def cases() -> Iterator[Case]:
             yield _rotary(dtype, cache_dtype, head_dim)
     for dtype in (BF16, F16, F32):
         yield from _rowwise(dtype)
+    yield from _sampling()
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -86,7 +91,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def _empty(*sizes: int, dtype: torch.dtype = F32) -> Tensor:
-    return torch.empty(*sizes, dtype=dtype, device="meta")
+    return torch.empty(*sizes, dtype=dtype, device=META)
 
 
 def _cache(head_dim: int, dtype: torch.dtype) -> Tensor:
@@ -181,16 +186,28 @@ def _rowwise(dtype: torch.dtype) -> Iterator[Case]:
     hidden = _empty(CHUNK, HIDDEN, dtype=dtype)
     weight = _empty(HIDDEN)
     both, half = _empty(CHUNK, 2 * FFN, dtype=dtype), _empty(CHUNK, FFN, dtype=dtype)
-    table, ids = _empty(128_000, HIDDEN, dtype=dtype), _empty(CHUNK, dtype=torch.int64)
+    table, ids = _empty(VOCAB, HIDDEN, dtype=dtype), _empty(CHUNK, dtype=torch.int64)
     launches = {
         "residual, RMSNorm": rms_norm_launch(hidden, hidden, weight, 1e-5, hidden, hidden),
         "silu and mul": silu_and_mul_launch(both, half),
         "embedding": embedding_launch(ids, table, hidden),
     }
     for kernel, launch in launches.items():
-        yield Case(
-            kernel=kernel,
-            formats=name_of(dtype),
-            head_dim=None,
-            launch=lambda _, launch=launch: launch,  # type: ignore[misc]
-        )
+        yield _anywhere(kernel, name_of(dtype), launch)
+
+
+def _sampling() -> Iterator[Case]:
+    scores, ints = _empty(ROWS, VOCAB), _empty(ROWS, dtype=torch.int64)
+    rows = (scores, ints, _empty(ROWS), _empty(ROWS))
+    best = _empty(ROWS, groups_for(VOCAB))
+    yield _anywhere("noisy best scores", "fp32", noisy_best_launch(*rows, ints, best))
+    for with_mass in (False, True):
+        buffers = TopBuffers(ROWS, CANDIDATES + 64, META)
+        launch = top_scores_launch(*rows, CANDIDATES, buffers, with_mass=with_mass)
+        yield _anywhere(f"top scores{', with mass' if with_mass else ''}", "fp32", launch)
+    yield _anywhere("accepted drafts", "i64", accepted_launch(ints, ints, ints, ints))
+
+
+def _anywhere(kernel: str, formats: str, launch: Launch) -> Case:
+    """A case that is the same on every target."""
+    return Case(kernel=kernel, formats=formats, head_dim=None, launch=lambda _: launch)

@@ -10,14 +10,17 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from paceline_kernels import ops
 from paceline_kernels.fused import runtime
 from paceline_kernels.paged_kv import FP8
+from paceline_kernels.sampling import Rows
 
 HEADS, KV_HEADS, BLOCK_SIZE, HIDDEN, FFN = 32, 8, 16, 4096, 14336
+VOCAB = 128_000
 READ_BYTES, MATRIX = 1 << 31, 8192
 
 
@@ -104,6 +107,27 @@ def rowwise_cases() -> Iterator[Case]:
             yield Case(name=f"{name} {tokens}", call=call, flops=0.0, num_bytes=num_bytes)
 
 
+def sampling_cases() -> Iterator[Case]:
+    """Tokens of large vocabularies, with what the host decides."""
+    for count in (1, 64):
+        scores = torch.randn(count, VOCAB, device="cuda") * 3
+        rows = Rows(
+            places=np.arange(count),
+            temperature=np.ones(count, np.float32),
+            floor=np.full(count, -np.inf, np.float32),
+        )
+
+        def draw(scores: Tensor = scores, rows: Rows = rows) -> object:
+            return ops.sample_gumbel(scores, rows, rows.places, impl="triton")
+
+        def best(scores: Tensor = scores, rows: Rows = rows) -> object:
+            return ops.sample_top(scores, rows, 512, with_norm=True, impl="triton")
+
+        read = 4.0 * scores.numel()
+        for name, call in (("draw", draw), ("best 512", best)):
+            yield Case(name=f"{name} of {count} rows", call=call, flops=0.0, num_bytes=read)
+
+
 class Device:
     """Measures the device's own rates (owns the probes' memory)."""
 
@@ -134,7 +158,7 @@ def main() -> None:
     only = parser.parse_args().only
     runtime.require_device()
     device = Device()
-    for cases in (attention_cases, rowwise_cases):
+    for cases in (attention_cases, rowwise_cases, sampling_cases):
         for case in cases():
             if only not in case.name:
                 continue

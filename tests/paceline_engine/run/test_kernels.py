@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline_crds.settings import DType
+from paceline_crds.settings import DType, KvCacheDType
 from paceline_engine.model.families import load_config
-from paceline_engine.run.kernels import bf16_wins, choose_kernels
+from paceline_engine.run.device import CudaDevice
+from paceline_engine.run.kernels import bf16_wins, choose_device_kernels, choose_kernels
+from paceline_engine.testing.fake_device import FakeDevice
 from paceline_engine.testing.tiny_model import TinyModel
 from paceline_kernels import ops
 from paceline_kernels.cpu.build import has_bf16_units
@@ -40,6 +42,16 @@ def test_the_setting_decides_what_is_rounded(tmp_path: Path, dtype: DType) -> No
     assert choice.kv_dtype == (torch.bfloat16 if is_rounded else torch.float32)
     assert choice.dtype == (DType.BFLOAT16 if is_rounded else DType.FLOAT32)
     assert choice.described()["reason"]
+
+
+def test_a_device_samples_by_the_implementation_that_attends_on_it() -> None:
+    choice = choose_device_kernels(DType.AUTO, KvCacheDType.AUTO, FakeDevice())
+    assert (choice.linear, choice.ops, choice.sampler) == ("torch", "torch", "torch")
+    assert CudaDevice.ops_impl == "triton"
+    device = FakeDevice()
+    device.ops_impl = "triton"
+    choice = choose_device_kernels(DType.AUTO, KvCacheDType.AUTO, device)
+    assert (choice.linear, choice.ops, choice.sampler) == ("torch", "triton", "triton")
 
 
 def test_a_model_that_our_kernels_cannot_take_is_told_aloud(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import AddedRequest, StepPlan
 from paceline_engine.core.request import SamplingParams
 from paceline_engine.run.batch import Batch, SampledRows
-from paceline_engine.run.sampler import Sampled, Sampler
+from paceline_engine.run.sampler import Sampled, Sampler, cut_rows_for
 
 VOCAB = 24
 EOS = 2
@@ -289,6 +289,32 @@ def test_every_implementation_draws_the_same_tokens() -> None:
             for impl, rows in (("cpu", 1000), ("torch", 1000), ("torch", 2))
         ]
         assert drawn[0].tolist() == drawn[1].tolist() == drawn[2].tolist()
+
+
+@pytest.mark.slow
+def test_what_stays_on_a_device_gives_the_same_tokens_and_logprobs() -> None:
+    logits = some_logits(900).mul(2).repeat(7, 1) + some_logits(7, seed=1).unsqueeze(1)
+    params = [
+        SamplingParams(seed=1, logprobs=2),
+        SamplingParams(seed=2, temperature=0.3, top_p=0.9),
+        SamplingParams(seed=4, top_k=700, top_p=0.8, logprobs=1),
+        SamplingParams(seed=5, min_p=0.05),
+        SamplingParams(seed=6, top_p=0.99, temperature=1.8),
+        SamplingParams(seed=7, presence_penalty=1.0, min_p=0.01, top_p=0.5),
+        SamplingParams(temperature=0),
+    ]
+    want = draw(params, logits, outputs=(9,), impl="torch")
+    for slice_rows in (1000, 2):
+        got = draw(params, logits, outputs=(9,), impl="triton", slice_rows=slice_rows)
+        assert got.tokens.tolist() == want.tokens.tolist()
+        assert got.logprobs == want.logprobs
+
+
+def test_rows_are_cut_in_slices_that_fit_the_scratch_memory() -> None:
+    assert cut_rows_for(1000, 64_000, "triton") == 2
+    assert cut_rows_for(1000, 10, "triton") == 1
+    assert cut_rows_for(1000, 64_000, "torch") == 2
+    assert cut_rows_for(1000, 64_000, "cpu") > 4096
 
 
 def test_logprobs_are_the_models_own_whatever_was_masked() -> None:

@@ -1,8 +1,5 @@
 """The kernels under Triton's interpreter, which must be asked for before triton is imported."""
 
-import os
-import sys
+from paceline_kernels.testing.interpreter import ask_for_interpreter
 
-if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
-    raise RuntimeError("something imported triton before the tests of its kernels were collected")
-os.environ["TRITON_INTERPRET"] = "1"
+ask_for_interpreter()
