@@ -21,7 +21,6 @@ def test_a_plain_manifest_is_supported() -> None:
     ("line", "path"),
     [
         ("tensorParallelSize: 2", "tensorParallelSize"),
-        ("kvCache: {offload: {hostMemory: 1Gi}}", "kvCache.offload"),
         ("speculative: {method: Eagle, model: a, numTokens: 2}", "speculative.model"),
     ],
 )

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -29,6 +29,7 @@ from paceline_engine.run.kv_cache import allocate_kv_cache, block_bytes
 from paceline_engine.run.memory_plan import (
     MemoryPlan,
     plan_device_memory,
+    plan_host_tier,
     plan_memory,
     wanted_model_len,
 )
@@ -142,17 +143,21 @@ class _Start:
     def on_host(self) -> tuple[Decoder, MemoryPlan]:
         """Plan from sizes, then load."""
         linear = (self.kernels.linear, self.kernels.linear_dtype)
+        available = available_bytes()
+        host_tier = self._host_tier_bytes(available)
         memory = plan_memory(
             self.config,
             self.booted,
             weight_bytes=weight_bytes(self.folder, self.config, *linear),
             block_bytes=self._block_bytes(),
-            available_bytes=available_bytes(),
+            available_bytes=available - host_tier,
         )
+        memory = replace(memory, host_tier_bytes=host_tier)
         return self._decoder(memory.max_model_len, CPU), memory
 
     def on_device(self, device: Device) -> tuple[Decoder, MemoryPlan]:
         """Load, measure what a step and the graphs take, then plan."""
+        host_tier = self._host_tier_bytes(available_bytes())
         free = device.free_bytes()
         longest = wanted_model_len(self.config, self.booted)
         decoder = self._decoder(longest, device.torch_device)
@@ -168,7 +173,7 @@ class _Start:
         memory = plan_device_memory(
             self.config, self.booted, profile=profile, block_bytes=self._block_bytes()
         )
-        return decoder, memory
+        return decoder, replace(memory, host_tier_bytes=host_tier)
 
     def prepare_fp8(self, decoder: Decoder, max_model_len: int) -> Fp8Kv:
         """Scales of an FP8 cache, and what they do."""
@@ -197,6 +202,8 @@ class _Start:
         """What the scheduler must know."""
         return EngineLimits(
             num_blocks=memory.num_blocks,
+            num_host_blocks=memory.host_tier_bytes // self._block_bytes(),
+            block_bytes=self._block_bytes(),
             block_size=self.booted.block_size,
             max_model_len=memory.max_model_len,
             max_slots=self._max_slots(),
@@ -216,6 +223,11 @@ class _Start:
             max_positions=max_positions,
             device=device,
             progress=lambda share: self.progress("weights", share),
+        )
+
+    def _host_tier_bytes(self, available: int) -> int:
+        return plan_host_tier(
+            self.booted, block_bytes=self._block_bytes(), available_bytes=available
         )
 
     def _block_bytes(self) -> int:
