@@ -60,13 +60,17 @@ def _cells(name: str) -> list[str]:
     ]
 
 
+_LONGEST_DECIMAL = 8
+
+
 def _type_of(fragment: dict[str, Any]) -> str:
     if "enum" in fragment:
         return "word"
     if fragment.get("x-kubernetes-int-or-string"):
         return "quantity"
     if fragment["type"] == "string":
-        return "decimal as text"
+        is_decimal = "maxLength" in fragment and fragment["maxLength"] <= _LONGEST_DECIMAL
+        return "decimal as text" if is_decimal else "text"
     if fragment["type"] == "array":
         return "list"
     return str(fragment["type"])

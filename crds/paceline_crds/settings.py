@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from paceline_crds import speculation
 from paceline_crds.knob import ChangeClass, Knob
 from paceline_crds.quantities import Quantity
 from paceline_crds.tenants import Tenants
@@ -254,6 +255,16 @@ class EngineSettings(BaseModel):
     speculative_method: Annotated[
         SpeculativeMethod, Knob(change=RESTART, spec="speculative.method")
     ] = Field(default=SpeculativeMethod.NONE, description="Proposer of draft tokens.")
+    speculative_model: Annotated[str | None, Knob(change=RESTART, spec="speculative.model")] = (
+        Field(
+            default=None,
+            min_length=1,
+            max_length=1024,
+            pattern=r"^((hf|file)://\S+|[^:\s]+)$",
+            description="The model that drafts, for methods DraftModel and Eagle: hf://org/name "
+            "or a folder where the engine runs. Its tokens are those of the served model.",
+        )
+    )
     speculative_num_tokens: Annotated[
         int,
         Knob(
@@ -326,26 +337,15 @@ class EngineSettings(BaseModel):
 
     @model_validator(mode="after")
     def _speculation_is_whole(self) -> "EngineSettings":
-        if self.speculative_min_lookup > self.speculative_max_lookup:
-            raise ValueError(
-                f"speculativeMinLookup must be <= speculativeMaxLookup "
-                f"({self.speculative_max_lookup}), got {self.speculative_min_lookup}"
-            )
-        method = self.speculative_method
         is_said = "speculative_num_tokens" in self.model_fields_set  # 0, too: drafts are off
         # The operator leaves live settings out of the flags, and pins the maximum that follows.
-        is_planned = is_said or self.boot_max_speculative_num_tokens is not None
-        if method is not SpeculativeMethod.NONE and not is_planned:
-            raise ValueError(
-                f"speculativeMethod {method} needs speculativeNumTokens (or, to turn it on later, "
-                "bootMaxSpeculativeNumTokens), got neither"
-            )
-        if method is SpeculativeMethod.NONE and self.speculative_num_tokens:
-            raise ValueError(
-                "speculativeNumTokens needs a speculativeMethod that proposes the drafts, got "
-                f"{self.speculative_num_tokens} with method None; name one, or set "
-                "speculativeNumTokens to 0"
-            )
+        speculation.check(
+            self.speculative_method,
+            model=self.speculative_model,
+            num_tokens=self.speculative_num_tokens,
+            is_planned=is_said or self.boot_max_speculative_num_tokens is not None,
+            lookups=(self.speculative_min_lookup, self.speculative_max_lookup),
+        )
         return self
 
     @property

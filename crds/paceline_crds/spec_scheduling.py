@@ -86,9 +86,6 @@ def _has_method(group: "Speculative", *methods: SpeculativeMethod) -> bool:
 class Speculative(Group):
     """Draft tokens that one step verifies together."""
 
-    model: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
-    """uri of the draft model, for methods DraftModel and Eagle."""
-
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "!has(self.minLookup) || !has(self.maxLookup) || self.minLookup <= self.maxLookup",
@@ -114,7 +111,7 @@ class Speculative(Group):
             "speculative.model and the methods DraftModel and Eagle belong together; give the "
             "draft model's uri with such a method, and only then",
             lambda group: (
-                (group.model is not None)
+                (group.given("model") is not None)
                 == _has_method(group, SpeculativeMethod.DRAFT_MODEL, SpeculativeMethod.EAGLE)
             ),
         ),

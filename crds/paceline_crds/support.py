@@ -12,12 +12,6 @@ from paceline_crds.unsupported import unsupported
 
 _NOT_YET: tuple[tuple[str, Callable[[LLMDeploymentSpec], bool]], ...] = (
     ("model.loraAdapters", lambda spec: bool(spec.model.lora_adapters)),
-    (
-        "speculative.model",
-        lambda spec: (
-            spec.runtime is not Runtime.VLLM and value_at(spec, "speculative.model") is not None
-        ),
-    ),
     ("tensorParallelSize", lambda spec: (value_at(spec, "tensorParallelSize") or 1) > 1),
 )
 _NO_VLLM_FLAG = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from paceline_crds.settings import DType, EngineSettings, SpeculativeMethod, border_name
+from paceline_crds.settings import DType, EngineSettings, border_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,6 @@ _LIMITS = {
     ),
     "tensor_parallel_size": _Limit(
         accepted="1", lack="no tensor parallelism", is_accepted=lambda value: value == 1
-    ),
-    "speculative_method": _Limit(
-        accepted="None, Ngram or Suffix",
-        lack="no other proposer of drafts",
-        is_accepted=lambda value: (
-            value in {SpeculativeMethod.NONE, SpeculativeMethod.NGRAM, SpeculativeMethod.SUFFIX}
-        ),
     ),
 }
 

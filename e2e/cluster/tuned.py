@@ -14,9 +14,6 @@ from cluster.wait import until
 
 CLOSED_LOOP = CHECKOUT / "e2e" / "journeys" / "closed_loop.py"
 
-RARELY_LONG = (4, 4, 4, 4, 110)
-"""More than admission expects of answers every so often."""
-
 
 class Tuned:
     """One deployment that is applied from a file, as GitOps does it.
@@ -91,7 +88,7 @@ class Tuned:
 
     @contextlib.contextmanager
     def load(
-        self, users: int, words: int, prompt: int = 16, lengths: tuple[int, ...] = RARELY_LONG
+        self, users: int, words: int, lengths: tuple[int, ...], prompt: int = 16
     ) -> Iterator[None]:
         """Have users ask during the block, each as soon as it has its answer.
 
@@ -100,8 +97,8 @@ class Tuned:
         Args:
             users: how many.
             words: different tokens that answers are drawn from: of one, every draft holds.
+            lengths: tokens of answers, in turn, whoever asks.
             prompt: tokens of a prompt.
-            lengths: tokens of each user's answers, in turn.
         """
         stop, report = self._folder / "load.stop", self._folder / "load.json"
         stop.unlink(missing_ok=True)

@@ -1,18 +1,20 @@
 """Users of whom each waits for an answer before asking again: run in the cluster's network.
 
-`closed_loop.py URL USERS WORDS PROMPT LENGTHS STOP REPORT`. Each user's answers have the LENGTHS in
-turn (`4,110`): a long one behind short ones is more than admission expects, so that a small cache
-gets full. Prompts are PROMPT tokens that no other request has, and answers are drawn from WORDS
-tokens: of one, every draft holds; of many, hardly any does. It asks until the file STOP is there;
-REPORT shows how it stands.
+`closed_loop.py URL USERS WORDS PROMPT LENGTHS STOP REPORT`. Answers have the LENGTHS in turn
+(`4,110`), whoever asks: long ones behind short ones are more than admission expects, so that a
+small cache gets full. Prompts are PROMPT tokens that no other request has, and answers are drawn
+from WORDS tokens: of one, every draft holds; of many, hardly any does. It asks until the file STOP
+is there; REPORT shows how it stands.
 """
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +25,17 @@ VOCABULARY = range(100, 40_000)
 
 @dataclass(frozen=True)
 class Shape:
-    """What requests are like: tokens that answers are drawn from, and lengths in tokens."""
+    """What requests are like.
+
+    Attributes:
+        words: tokens that answers are drawn from.
+        prompt: tokens of a prompt.
+        lengths: tokens of the next answers, without end; all users take from it.
+    """
 
     words: list[int]
     prompt: int
-    lengths: list[int]
+    lengths: Iterator[int]
 
 
 async def user(
@@ -35,13 +43,11 @@ async def user(
 ) -> None:
     """One user, for ever."""
     chance = random.Random(number)
-    turn = number
-    while True:
-        turn += 1
+    for turn in itertools.count():
         body = {
             "model": "demo",
             "prompt": chance.choices(VOCABULARY, k=shape.prompt),
-            "max_tokens": shape.lengths[turn % len(shape.lengths)],
+            "max_tokens": next(shape.lengths),
             "ignore_eos": True,
             "temperature": 2,
             "seed": 1000 * number + turn,
@@ -74,5 +80,5 @@ async def main(url: str, users: int, shape: Shape, stop: Path, report: Path) -> 
 if __name__ == "__main__":
     url, users, words, prompt, lengths, stop, report = sys.argv[1:]
     some = list(VOCABULARY[:: len(VOCABULARY) // int(words)][: int(words)])
-    shape = Shape(some, int(prompt), [int(each) for each in lengths.split(",")])
+    shape = Shape(some, int(prompt), itertools.cycle(int(each) for each in lengths.split(",")))
     asyncio.run(main(url, int(users), shape, Path(stop), Path(report)))

@@ -86,8 +86,8 @@ def create_and_wait(namespace: Namespace) -> Document:
 
 def have_followed(namespace: Namespace) -> bool:
     """Whether the Deployment controller has seen each Deployment, and others each Service."""
-    seen = [item.get("status", {}) for item in namespace.items("deployments.apps")]
-    slices = namespace.items("endpointslices.discovery.k8s.io")
+    seen = [item.get("status", {}) for item in namespace.items("deployments")]
+    slices = namespace.items("endpointslices")
     return len(slices) >= NUMBER and all("observedGeneration" in status for status in seen)
 
 

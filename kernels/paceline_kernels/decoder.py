@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from paceline_kernels import checks, ops
+from paceline_kernels import checks, composed, ops
 from paceline_kernels.cpu import forward as cpu_forward
 from paceline_kernels.errors import ShapeError
 from paceline_kernels.linear import LinearWeight
@@ -73,9 +73,13 @@ class DecoderLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedLayer:
-    """One layer's weights as an implementation takes them; norms are float32."""
+    """One layer's weights as an implementation takes them; norms are float32.
 
-    input_norm: Tensor
+    Attributes:
+        input_norm: None: the layer reads its input as it is, for `composed.layer_forward` alone.
+    """
+
+    input_norm: Tensor | None
     qkv: LinearWeight
     o: LinearWeight
     post_norm: Tensor
@@ -247,69 +251,13 @@ def _compose(
     shape, impl = decoder.shape, decoder.ops_impl
     residual = ops.embedding(batch.token_ids, decoder.embedding, impl=impl) * shape.embedding_scale
     for layer, kv in zip(decoder.layers, kv_caches, strict=True):
-        x, _ = ops.rms_norm(residual, layer.input_norm, shape.eps, impl=impl)
-        residual = _added(residual, _attention(decoder, layer, kv, batch, x), layer.o)
-        x, _ = ops.rms_norm(residual, layer.post_norm, shape.eps, impl=impl)
-        act = ops.linear_silu_mul(x.to(layer.gate_up.dtype), layer.gate_up)
-        residual = _added(residual, act, layer.down)
+        residual = composed.layer_forward(
+            residual, layer, kv, batch, shape=shape, cos_sin=decoder.cos_sin, impl=impl
+        )
     hidden, _ = ops.rms_norm(residual, decoder.final_norm, shape.eps, impl=impl)
     if hidden_out is not None:
         hidden_out.copy_(hidden)
-    return _product(hidden.index_select(0, batch.logit_rows), decoder.lm_head)
-
-
-def _attention(
-    decoder: Decoder, layer: PreparedLayer, kv: LayerKv, batch: DecoderBatch, x: Tensor
-) -> Tensor:
-    """Of normed x [tokens, hidden]: [tokens, heads * head_dim]; keys and values are written."""
-    shape, impl = decoder.shape, decoder.ops_impl
-    sizes = [shape.heads * shape.head_dim] + [shape.kv_heads * shape.head_dim] * 2
-    q, k, v = (
-        part.reshape(part.shape[0], -1, shape.head_dim)
-        for part in torch.split(_product(x, layer.qkv), sizes, dim=1)
-    )
-    if layer.q_norm is not None and layer.k_norm is not None:
-        q, k = (
-            ops.rms_norm(heads.flatten(0, 1), weight, shape.eps, impl=impl)[0].view_as(heads)
-            for heads, weight in ((q, layer.q_norm), (k, layer.k_norm))
-        )
-    caches = (kv.k_cache, kv.v_cache)
-    rows = (batch.block_tables, batch.cu_seqlens_q, batch.seq_lens)
-    ops.rotary_write_kv_(
-        q,
-        k,
-        v,
-        batch.positions,
-        decoder.cos_sin,
-        *caches,
-        batch.slot_mapping,
-        k_scale=kv.k_scale,
-        v_scale=kv.v_scale,
-        impl=impl,
-    )
-    return ops.paged_attention(
-        q,
-        *caches,
-        *rows,
-        k_scale=kv.k_scale,
-        v_scale=kv.v_scale,
-        softmax_scale=shape.softmax_scale,
-        sliding_window=layer.sliding_window,
-        soft_cap=shape.soft_cap,
-        impl=impl,
-    )
-
-
-def _product(x: Tensor, weight: LinearWeight) -> Tensor:
-    return ops.linear(x.to(weight.dtype), weight).float()
-
-
-def _added(residual: Tensor, x: Tensor, weight: LinearWeight) -> Tensor:
-    """The residual plus a product, in place where their formats are one."""
-    if weight.dtype == residual.dtype:
-        ops.linear_add_(residual, x, weight)
-        return residual
-    return residual + _product(x, weight)
+    return composed.product(hidden.index_select(0, batch.logit_rows), decoder.lm_head)
 
 
 def _check_weights(
@@ -335,6 +283,8 @@ def _check_weights(
         }
         for name, (weight, out_features, in_features) in wanted.items():
             _check_linear(f"layer {index} {name}", weight, out_features, in_features, lm_head.impl)
+        if layer.input_norm is None:
+            raise ShapeError(f"layer {index} of a decoder must have an input_norm, got None")
         checks.expect_shape("input_norm", layer.input_norm, (shape.hidden,), "hidden")
         checks.expect_shape("post_norm", layer.post_norm, (shape.hidden,), "hidden")
         for norm in (layer.q_norm, layer.k_norm):

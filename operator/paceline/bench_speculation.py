@@ -7,7 +7,8 @@ from paceline.arguments import Add, above_zero, positive, seed
 from paceline.bench_args import write_line
 from paceline.errors import EXIT_START_FAILED, CommandError
 
-PROPOSERS = ("Ngram", "Suffix")
+PROPOSERS = ("Ngram", "Suffix", "DraftModel", "Eagle", "Mtp")
+_WITH_A_MODEL = ("DraftModel", "Eagle")
 TEXTS = ("repetitive", "free")
 MIN_TOKENS = 16
 """Of an answer: how long a round takes is guessed from answers of 8."""
@@ -37,10 +38,11 @@ def _add_cells(add: Add) -> None:
         "--proposers",
         nargs="+",
         choices=PROPOSERS,
-        default=list(PROPOSERS),
+        default=["Ngram", "Suffix"],
         metavar="NAME",
         help="who proposes drafts (default Ngram Suffix)",
     )
+    add("--draft-model", metavar="MODEL", help="for proposer DraftModel or Eagle: who drafts")
     add(
         "--texts",
         nargs="+",
@@ -111,6 +113,11 @@ def bench_speculation(args: argparse.Namespace) -> int:
         raise CommandError(
             f"--max-rounds must be >= --min-rounds {args.min_rounds}, got {args.max_rounds}"
         )
+    num_models = len({*args.proposers}.intersection(_WITH_A_MODEL))
+    if num_models != (args.draft_model is not None):
+        raise CommandError(
+            "--draft-model and one of the proposers DraftModel and Eagle belong together"
+        )
     plan = speculation.Plan(
         proposers=[SpeculativeMethod(name) for name in args.proposers],
         batches=args.batches,
@@ -122,6 +129,7 @@ def bench_speculation(args: argparse.Namespace) -> int:
         min_rounds=args.min_rounds,
         max_rounds=args.max_rounds,
         seed=args.seed,
+        draft_model=args.draft_model,
     )
     try:
         folder = store.resolve(args.model, progress=lambda _phase, _share: None)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from paceline import bench, drain, fetch, render, run, serve, sim, terminal, tune
+from paceline import bench, draft, drain, fetch, head, render, run, serve, sim, terminal, tune
 from paceline.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -34,7 +34,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=Parser
     )
-    for module in (run, serve, drain, render, fetch, bench, sim, tune):
+    for module in (run, serve, drain, render, fetch, bench, sim, tune, draft, head):
         module.add_command(commands)
     told = commands.add_parser("version", help="print the release")
     told.set_defaults(handler=_print_version)

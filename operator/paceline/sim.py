@@ -12,10 +12,11 @@ from paceline.arguments import Add, not_negative, positive, seed
 from paceline.errors import EXIT_OK, CommandError
 from paceline.flag_values import changes_of
 from paceline_crds import flags
-from paceline_crds.settings import knobs
+from paceline_crds.settings import SpeculativeMethod, knobs
 
 DEFAULT_REQUESTS = 2000
 DEFAULT_RATE = 4.0
+_SIMULATED_METHODS = (SpeculativeMethod.NONE, SpeculativeMethod.NGRAM, SpeculativeMethod.SUFFIX)
 _POLICIES = ("Continuous", "Static", "DualTrack", "Fair")
 
 
@@ -192,6 +193,11 @@ def _simulator(args: argparse.Namespace, policy: str) -> tuple[Any, str]:
     try:
         settings = flags.settings_from_args(args)
         refuse_at_start(settings)
+        if settings.speculative_method not in _SIMULATED_METHODS:
+            raise CommandError(
+                f"speculativeMethod {settings.speculative_method} cannot be simulated: the time "
+                "that its model takes is not known here; simulate Ngram or Suffix"
+            )
         if settings.overlap:
             raise CommandError(what_if.NO_OVERLAP)
         if settings.kv_offload_host_memory is not None:

@@ -37,7 +37,19 @@ def test_an_unknown_command_names_the_known_ones() -> None:
 
 def test_commands_of_this_release_are_listed() -> None:
     listed = cli.build_parser().format_help()
-    released = ("run", "serve", "drain", "render", "fetch", "bench", "sim", "tune", "version")
+    released = (
+        "run",
+        "serve",
+        "drain",
+        "render",
+        "fetch",
+        "bench",
+        "sim",
+        "tune",
+        "head",
+        "draft",
+        "version",
+    )
     assert all(f"\n    {name} " in listed for name in released)
 
 
@@ -76,18 +88,34 @@ def test_commands_of_this_release_are_listed() -> None:
         (["bench", "offload", "m", "--blocks", "7"], ["--blocks must be >= 8", "got 7"]),
         (["bench", "kv-dtype", "m", "--max-tokens", "-3"], ["a whole number >= 1", "got '-3'"]),
         (["bench", "speculation", "m", "--half-width", "nan"], ["a number > 0", "got 'nan'"]),
+        (
+            ["bench", "speculation", "m", "--proposers", "DraftModel"],
+            ["--draft-model and one of the proposers DraftModel and Eagle belong together"],
+        ),
         (["bench", "speculation", "m", "--max-tokens", "8"], ["--max-tokens must be >= 16, got 8"]),
         (
             ["bench", "speculation", "m", "--min-rounds", "40"],
             ["--max-rounds must be >= --min-rounds 40, got 30"],
+        ),
+        (["head", "train", "m", "--out", "x"], ["required: --data"]),
+        (
+            ["head", "train", "m", "--data", "d", "--out", "x", "--form", "Medusa"],
+            ["--form", "'Medusa'", "Eagle"],
         ),
         (["bench", "tuner", "--tuned-s", "nan"], ["a number > 0 is needed", "got 'nan'"]),
         (["sim", "--seed", "-1"], ["a whole number from 0 to", "got '-1'"]),
         (["sim", "--plot", "no/such/x.svg"], ["--plot must be a file in a folder that exists"]),
         (["sim", "--tensor-parallel-size", "2"], ["tensorParallelSize", "2"]),
         (
-            ["sim", "--speculative-method", "Eagle", "--speculative-num-tokens", "2"],
-            ["speculativeMethod", "Eagle"],
+            ["sim", "--speculative-method", "Mtp", "--speculative-num-tokens", "2"],
+            ["speculativeMethod Mtp", "Ngram or Suffix"],
+        ),
+        (
+            [
+                *("sim", "--speculative-method", "DraftModel", "--speculative-model", "/m"),
+                *("--speculative-num-tokens", "2"),
+            ],
+            ["speculativeMethod DraftModel", "Ngram or Suffix"],
         ),
     ],
 )

@@ -115,10 +115,6 @@ def test_fields_of_a_cluster_are_listed_as_ignored() -> None:
             ["spec.model.loraAdapters is not supported"],
         ),
         (
-            {"speculative": {"method": "Mtp", "numTokens": 2}},
-            ["spec.speculative.method must be None, Ngram or Suffix, got Mtp"],
-        ),
-        (
             {"service": {"apiKeySecretRef": {"name": "keys", "key": "keys"}}},
             ["spec.service.apiKeySecretRef", "--api-key-file"],
         ),

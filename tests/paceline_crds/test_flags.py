@@ -102,14 +102,10 @@ def test_a_default_gives_way_to_a_boot_maximum() -> None:
 
 def test_help_and_reference_say_what_this_release_does_not_build() -> None:
     page = reference.markdown()
-    for name, accepted in {
-        "tensor_parallel_size": "1",
-        "speculative_method": "None, Ngram or Suffix",
-    }.items():
-        note = f"In this release it must be {accepted}"
-        assert note in flags.help_of(name)
-        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{border_name(name)}`")]
-        assert note in row
+    name, note = "tensor_parallel_size", "In this release it must be 1"
+    assert note in flags.help_of(name)
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{border_name(name)}`")]
+    assert note in row
     assert "In this release" not in flags.help_of("max_num_seqs")
 
 

@@ -61,6 +61,26 @@ def test_drafts_without_a_method_of_speculation_are_refused() -> None:
         EngineSettings(speculative_num_tokens=4)
 
 
+@pytest.mark.parametrize("method", ["DraftModel", "Eagle"])
+def test_a_model_that_drafts_and_its_methods_belong_together(method: str) -> None:
+    with pytest.raises(ValidationError, match=f"got no model with method {method}"):
+        EngineSettings(speculative_method=method, speculative_num_tokens=2)
+    with pytest.raises(ValidationError, match="got small with method Ngram"):
+        EngineSettings(
+            speculative_method="Ngram", speculative_num_tokens=2, speculative_model="small"
+        )
+    for model in ("small", "/models/small", "hf://org/small@main", "file:///models/small"):
+        EngineSettings(speculative_method=method, speculative_num_tokens=2, speculative_model=model)
+
+
+@pytest.mark.parametrize("model", ["", "pvc://claim/small", "two words", "s3://bucket"])
+def test_a_place_that_an_engine_does_not_read_is_refused(model: str) -> None:
+    with pytest.raises(ValidationError, match="speculative_model"):
+        EngineSettings(
+            speculative_method="DraftModel", speculative_num_tokens=2, speculative_model=model
+        )
+
+
 def test_the_shortest_lookup_is_at_most_the_longest() -> None:
     with pytest.raises(ValidationError, match=r"speculativeMinLookup must be <= .* got 5"):
         EngineSettings(speculative_min_lookup=5)

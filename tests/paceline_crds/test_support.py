@@ -21,7 +21,6 @@ def test_a_plain_manifest_is_supported() -> None:
     ("line", "path"),
     [
         ("tensorParallelSize: 2", "tensorParallelSize"),
-        ("speculative: {method: Eagle, model: a, numTokens: 2}", "speculative.model"),
     ],
 )
 def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:
@@ -35,10 +34,6 @@ def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:
     ("line", "sentence"),
     [
         ("dtype: Float16", "dtype must be Auto, Float32 or BFloat16, got Float16"),
-        (
-            "speculative: {method: Mtp, numTokens: 2}",
-            "speculativeMethod must be None, Ngram or Suffix, got Mtp",
-        ),
     ],
 )
 def test_a_setting_that_the_engine_would_refuse_is_refused_before(line: str, sentence: str) -> None:

@@ -44,6 +44,7 @@ class Plan:
         max_tokens: of each answer.
         half_width: of the ratio's interval, at which rounds end.
         min_rounds, max_rounds: at least and at most so many, behind one that does not count.
+        draft_model: of proposer DraftModel or Eagle.
     """
 
     proposers: Sequence[SpeculativeMethod]
@@ -56,6 +57,7 @@ class Plan:
     min_rounds: int = 6
     max_rounds: int = 30
     seed: int = 1
+    draft_model: str | None = None
 
     def kinds(self) -> list[bool]:
         """Whether engines with an adaptive and with a fixed number of drafts are needed."""
@@ -158,9 +160,11 @@ class Bench:
 
     def _arm(self, method: SpeculativeMethod, *, is_adaptive: bool) -> Arm:
         num = 0 if method is SpeculativeMethod.NONE else self._plan.num_drafts
+        is_model = method in {SpeculativeMethod.DRAFT_MODEL, SpeculativeMethod.EAGLE}
         settings = self._settings.model_copy(
             update={
                 "speculative_method": method,
+                "speculative_model": self._plan.draft_model if is_model else None,
                 "speculative_num_tokens": num,
                 "speculative_adaptive": is_adaptive,
             }
@@ -273,7 +277,7 @@ def show(
 
 
 HEAD = (
-    f"{'proposer':9}{'text':11}{'batch':>5} {'mode':9}{'speed-up':>9}  {'95% interval':16}"
+    f"{'proposer':11}{'text':11}{'batch':>5} {'mode':9}{'speed-up':>9}  {'95% interval':16}"
     f"{'rounds':>6}{'accepted':>9}{'tok/row':>8}{'asked':>6}{'none':>6}"
 )
 
@@ -283,8 +287,8 @@ def line(row: Row) -> str:
     interval = f"[{row.low:.3f} {row.high:.3f}]" + ("" if row.is_sharp else " !")
     accepted = "-" if row.acceptance is None else f"{100 * row.acceptance:.0f}%"
     return (
-        f"{row.proposer:9}{row.text:11}{row.batch:5} {row.mode:9}{row.speed_up:9.3f}  {interval:16}"
-        f"{row.rounds:6}{accepted:>9}{row.tokens_per_row:8.2f}{row.usual_drafts:6g}"
+        f"{row.proposer:11}{row.text:11}{row.batch:5} {row.mode:9}{row.speed_up:9.3f}  "
+        f"{interval:16}{row.rounds:6}{accepted:>9}{row.tokens_per_row:8.2f}{row.usual_drafts:6g}"
         f"{100 * row.share_none:5.0f}%"
         + (f"  CHANGED {row.num_different} answers" if row.num_different else "")
     )

@@ -3,7 +3,8 @@
 Two things are learned as steps go by. How likely drafts are: the share of rows for which a draft
 stands at position j, and the share of those that hold when all before them did. What they cost: the
 milliseconds of a step without drafts, by the number of rows (in powers of two), and the extra
-milliseconds of each draft token. From these the yield of each k follows, (rows + accepted tokens)
+milliseconds of each draft token: of verifying it, and of proposing it one step before, which is
+much of it where a model proposes. From these the yield of each k follows, (rows + accepted tokens)
 per millisecond, and the best k wins by a margin, so that noise does not move it. While none is
 best, a short probe with few drafts now and then, less and less often, notices when that changes.
 """
@@ -41,7 +42,8 @@ class _Cost:
 
     Attributes:
         base_ms, num_base: decayed sum over steps without drafts, and their decayed number.
-        extra_ms, num_drafts: the same of what drafts added, and of draft tokens.
+        extra_ms, num_drafts: the same of what verifying drafts added, and of draft tokens.
+        propose_ms, num_asked: the same of proposing, and of draft tokens that were asked for.
         num_accepted: decayed number of those that held.
         num_asks: most drafts that are asked for at present.
         since_base, since_probe: steps since the last without drafts, and since the last probe.
@@ -54,6 +56,8 @@ class _Cost:
     num_base: float = 0.0
     extra_ms: float = 0.0
     num_drafts: float = 0.0
+    propose_ms: float = 0.0
+    num_asked: float = 0.0
     num_accepted: float = 0.0
     num_asks: int = 0
     since_base: int = 0
@@ -69,14 +73,25 @@ class _Cost:
 
     @property
     def token_ms(self) -> float:
-        """Of one draft token more."""
+        """Of verifying one draft token more."""
         return max(0.0, self.extra_ms / self.num_drafts)
 
-    def steps_per_probe(self, num_drafts: int) -> float:
-        """Steps after which a probe with so many drafts in each has cost its share of them."""
+    @property
+    def ask_ms(self) -> float:
+        """Of proposing one."""
+        return self.propose_ms / self.num_asked if self.num_asked else 0.0
+
+    def steps_per_probe(self, num_drafts: int, num_asked: int) -> float:
+        """Steps after which a probe has cost its share of them.
+
+        Args:
+            num_drafts: that each of its steps verifies.
+            num_asked: that each of them asks for.
+        """
         if not self.num_drafts:
             return 0.0
-        return _PROBE_STEPS * num_drafts * self.token_ms / (_PROBE_SHARE * self.step_ms)
+        probe_ms = num_drafts * self.token_ms + num_asked * self.ask_ms
+        return _PROBE_STEPS * probe_ms / (_PROBE_SHARE * self.step_ms)
 
 
 @dataclass(slots=True)
@@ -128,7 +143,7 @@ class DraftLength:
     @property
     def goodput(self) -> float:
         """Accepted draft tokens per extra millisecond, of late; 0 = nothing was drafted."""
-        extra = sum(cost.extra_ms for cost in self._costs.values())
+        extra = sum(cost.extra_ms + cost.propose_ms for cost in self._costs.values())
         accepted = sum(cost.num_accepted for cost in self._costs.values())
         return accepted / extra if extra > 0 else 0.0
 
@@ -161,7 +176,8 @@ class DraftLength:
             return min(cost.num_asks, most)
         cost.since_none = 0
         self.max_total = max(most, num_rows // 8)
-        if cost.since_probe >= max(cost.probe_every, cost.steps_per_probe(self.max_total)):
+        dear = cost.steps_per_probe(self.max_total, num_rows * most)
+        if cost.since_probe >= max(cost.probe_every, dear):
             self._is_offered.doubt()
             self._holds.doubt()
             cost.since_probe, cost.probe_left = 0, _PROBE_STEPS
@@ -187,7 +203,8 @@ class DraftLength:
         drafts = num_rows * np.append(0.0, offered.cumsum())
         held = offered * self._holds.values()[:most].cumprod()
         tokens = num_rows * (1.0 + np.append(0.0, held.cumsum()))
-        value: Float64 = tokens / (cost.step_ms + cost.token_ms * drafts)
+        asked = num_rows * np.arange(most + 1)
+        value: Float64 = tokens / (cost.step_ms + cost.token_ms * drafts + cost.ask_ms * asked)
         return value
 
     def observe_offer(self, counts: Int32, asked: int) -> None:
@@ -206,12 +223,34 @@ class DraftLength:
         self._holds.observe(chances, held)
 
     def observe_step(
-        self, num_rows: int, num_drafts: int, num_accepted: int, spent_ms: float
+        self,
+        num_rows: int,
+        num_drafts: int,
+        num_accepted: int,
+        spent_ms: float,
+        *,
+        propose_ms: float = 0.0,
+        num_asked: int = 0,
     ) -> None:
-        """A step of decodes alone took so long; 0 ms: nobody measured."""
+        """A step of decodes alone took so long.
+
+        Args:
+            num_rows: decodes.
+            num_drafts: draft tokens that it verified; num_accepted: that held.
+            num_accepted: see there.
+            spent_ms: without proposing; 0: nobody measured.
+            propose_ms: of proposing drafts for the next step, `num_asked` at most.
+            num_asked: see there.
+        """
         if spent_ms <= 0 or not num_rows:
             return
         cost = self._cost(num_rows)
+        if num_asked:
+            usual = _CLIP * cost.ask_ms * num_asked
+            is_known = cost.num_asked >= _MIN_STEPS
+            taken_ms = min(propose_ms, usual) if is_known else propose_ms
+            cost.propose_ms = _DECAY * cost.propose_ms + taken_ms
+            cost.num_asked = _DECAY * cost.num_asked + num_asked
         if not num_drafts:
             usual = _CLIP * cost.step_ms if cost.num_base >= _MIN_STEPS else spent_ms
             cost.base_ms = _DECAY * cost.base_ms + min(spent_ms, usual)

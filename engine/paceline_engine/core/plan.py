@@ -129,6 +129,7 @@ class StepResult:
         drafts: [rows, at most max_drafts] int32, proposals for what follows the row's tokens, -1
             behind them; None: there are none.
         host_ms, device_ms: where the time went, for the flight recorder.
+        propose_ms: part of host_ms that the proposer of drafts took.
         store_ms, load_ms: what copies to the host tier and back took; neither of the other two has
             it in it.
     """
@@ -141,6 +142,7 @@ class StepResult:
     drafts: Int32 | None = None
     host_ms: float = 0.0
     device_ms: float = 0.0
+    propose_ms: float = 0.0
     store_ms: float = 0.0
     load_ms: float = 0.0
 

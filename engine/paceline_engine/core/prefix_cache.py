@@ -61,16 +61,27 @@ class _PendingStep:
 class PrefixCache:
     """Lookup and insertion by content over a `BlockPool`. The scheduler owns it.
 
+    Args:
+        num_withheld: known blocks at the end of a run that are no hit, because something in them
+            depends on the token behind them.
+
     Attributes:
         enabled: off means nothing hits and nothing is inserted; what is cached stays valid.
     """
 
     def __init__(
-        self, pool: BlockPool, block_size: int, root: bytes, *, enabled: bool = True
+        self,
+        pool: BlockPool,
+        block_size: int,
+        root: bytes,
+        *,
+        enabled: bool = True,
+        num_withheld: int = 0,
     ) -> None:
         self.pool = pool
         self.block_size = block_size
         self.enabled = enabled
+        self._num_withheld = num_withheld
         self._block = np.dtype((np.void, 4 * block_size))
         self._root = root
         self._roots: dict[tuple[tuple[str, str], ...], bytes] = {}  # by extras, with their kinds
@@ -119,7 +130,7 @@ class PrefixCache:
     # -- hits --------------------------------------------------------------------------------
 
     def lookup(self, chain: HashChain, num_tokens: int, start: int = 0) -> list[int]:
-        """The longest run of known blocks; takes no reference.
+        """The longest run of known blocks, but for those withheld; takes no reference.
 
         Whole blocks only and at most `num_tokens` - 1 tokens, so that the last token is computed
         and yields logits.
@@ -139,7 +150,11 @@ class PrefixCache:
             if block is None:
                 break
             blocks.append(block)
-        return blocks
+        return self.usable(blocks)
+
+    def usable(self, known: list[int]) -> list[int]:
+        """A run of known blocks without those at its end that are withheld."""
+        return known[: max(0, len(known) - self._num_withheld)]
 
     def take(self, request_id: int, blocks: Sequence[int], start: int = 0) -> None:
         """Acquire the hit `blocks` for a request, noting on whose pending blocks it relies.

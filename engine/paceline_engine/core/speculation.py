@@ -30,6 +30,16 @@ def max_drafts(settings: EngineSettings) -> int:
     return settings.speculative_num_tokens
 
 
+def withheld_blocks(settings: EngineSettings) -> int:
+    """Blocks by which a prefix hit stops earlier.
+
+    A head that reads hidden states writes at each position what depends on the token behind it. At
+    the end of a block that token belongs to the next one, which another request may have gone on
+    with; a block whose successor was found too holds what is right.
+    """
+    return int(settings.speculative_method in {SpeculativeMethod.EAGLE, SpeculativeMethod.MTP})
+
+
 def drafts_to_ask_for(state: "SchedulerState", plan: StepPlan) -> int:
     """Most drafts that each row of a plan may bring along with its result."""
     most = max_drafts(state.settings)
@@ -204,7 +214,13 @@ def observe_step(
     """Learn what a step of decodes alone cost, with drafts or without."""
     if not max_drafts(state.settings):
         return
-    spent_ms = result.host_ms + result.device_ms
     length = state.draft_length
-    length.observe_step(len(plan.slots), len(plan.draft_tokens), num_accepted, spent_ms)
+    length.observe_step(
+        len(plan.slots),
+        len(plan.draft_tokens),
+        num_accepted,
+        result.host_ms + result.device_ms - result.propose_ms,
+        propose_ms=result.propose_ms,
+        num_asked=plan.max_drafts * int(np.count_nonzero(plan.samples)),
+    )
     state.recorder.speculation_goodput = length.goodput

@@ -21,7 +21,7 @@ from paceline_engine.core.plan import AddedRequest, StepPlan
 from paceline_engine.core.prefix_cache import PrefixCache
 from paceline_engine.core.queues import WaitingQueue, order_key
 from paceline_engine.core.slots import Int32, Rows, Slots
-from paceline_engine.core.speculation import OfferedDrafts
+from paceline_engine.core.speculation import OfferedDrafts, withheld_blocks
 from paceline_engine.core.stats import Recorder
 from paceline_engine.core.steady import SteadyBatch
 from paceline_engine.core.stop import StopRules
@@ -100,7 +100,11 @@ class SchedulerState:
         self.watermark_blocks = _watermark_blocks(settings, limits)
         self.pool = BlockPool(limits.num_blocks)
         self.cache = PrefixCache(
-            self.pool, limits.block_size, limits.cache_root, enabled=settings.prefix_caching
+            self.pool,
+            limits.block_size,
+            limits.cache_root,
+            enabled=settings.prefix_caching,
+            num_withheld=withheld_blocks(settings),
         )
         self.slots = Slots(limits)
         self.stops = StopRules(limits.max_slots, limits.eos_token_ids)

@@ -41,6 +41,7 @@ class ModelConfig:
         qk_norm: RMS norm over each head of q and k before the rotation.
         checkpoint_dtype: number format of the stored weights.
         eos_token_ids: the model's own end tokens.
+        num_mtp_layers: that predict the token behind the next one, for drafts alone.
     """
 
     family: str
@@ -62,6 +63,7 @@ class ModelConfig:
     qk_norm: bool = False
     checkpoint_dtype: CheckpointDType = "bfloat16"
     eos_token_ids: tuple[int, ...] = ()
+    num_mtp_layers: int = 0
 
     @property
     def q_size(self) -> int:

@@ -110,6 +110,11 @@ class Decoder:
         logits = kernels.decoder_forward(self._prepared, batch, kv, hidden_out=hidden)
         return logits, hidden
 
+    @property
+    def shared(self) -> kernels.Decoder:
+        """What a draft head shares with its target: embedding, projection, implementations."""
+        return self._prepared
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits of hidden states: [n, hidden] to [n, vocab] float32."""
         lm_head = self._prepared.lm_head

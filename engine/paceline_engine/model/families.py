@@ -28,7 +28,28 @@ def load_config(folder: Path) -> ModelConfig:
     Raises:
         StartFailed: UnsupportedModel, naming the family or feature that is not built.
     """
-    raw = _read_json(folder / "config.json")
+    return config_of(raw_config(folder), folder)
+
+
+def raw_config(folder: Path) -> dict[str, Any]:
+    """What config.json of a folder holds.
+
+    Raises:
+        StartFailed: UnsupportedModel: there is none that can be read.
+    """
+    return _read_json(folder / "config.json")
+
+
+def config_of(raw: Raw, folder: Path) -> ModelConfig:
+    """From what config.json holds.
+
+    Args:
+        raw: its content.
+        folder: for messages, and for generation_config.json.
+
+    Raises:
+        StartFailed: as `load_config`.
+    """
     family = str(raw.get("model_type", ""))
     if family not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
@@ -118,6 +139,7 @@ FAMILIES: dict[str, Callable[[Raw, tuple[int, ...]], ModelConfig]] = {
     "mistral": _mistral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "mimo": _qwen2,
 }
 """model_type -> reader of config.json. SmolLM and SmolLM2 say "llama"."""
 
@@ -148,6 +170,7 @@ def _decoder(raw: Raw, eos: tuple[int, ...]) -> ModelConfig:
         sliding_windows=(None,) * int(raw["num_hidden_layers"]),
         checkpoint_dtype=_checkpoint_dtype(raw),
         eos_token_ids=eos,
+        num_mtp_layers=int(raw.get("num_nextn_predict_layers") or 0),
     )
 
 

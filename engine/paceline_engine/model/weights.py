@@ -86,13 +86,24 @@ class Checkpoint:
         """Name a tensor that this model rightly does not use."""
         self._unread.discard(name)
 
-    def check_all_read(self) -> None:
+    def ignore_under(self, prefix: str) -> None:
+        """The same for all whose names begin so."""
+        self._unread = {name for name in self._unread if not name.startswith(prefix)}
+
+    def check_all_read(self, prefix: str = "") -> None:
         """An unread tensor is a feature that would be left out in silence.
+
+        Args:
+            prefix: of the names that are looked at.
 
         Raises:
             StartFailed: UnsupportedModel.
         """
-        unread = sorted(name for name in self._unread if not name.endswith(IGNORED_SUFFIXES))
+        unread = sorted(
+            name
+            for name in self._unread
+            if name.startswith(prefix) and not name.endswith(IGNORED_SUFFIXES)
+        )
         if unread:
             shown = ", ".join(unread[:4])
             raise _broken(f"{len(unread)} tensors belong to no part of this family: {shown} ...")
@@ -120,11 +131,11 @@ def load_weights(
         StartFailed: UnsupportedModel, naming what is missing, misshapen or not known.
     """
     checkpoint = Checkpoint(folder, device)
-    reader = _Reader(checkpoint, config, impl, dtype)
+    reader = LayerReader(checkpoint, config, impl, dtype)
     embedding = checkpoint.take("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
     layers = []
     for index in range(config.num_layers):
-        layers.append(reader.layer(index))
+        layers.append(reader.layer(f"model.layers.{index}.", config.sliding_windows[index]))
         progress((index + 1) / (config.num_layers + 1))
     if config.tie_word_embeddings:
         checkpoint.ignore("lm_head.weight")
@@ -133,6 +144,8 @@ def load_weights(
         lm_head = reader.linear("lm_head.", config.vocab_size, config.hidden_size, False)
     final_norm = reader.norm("model.norm.weight", config.hidden_size)
     kv_scales = take_kv_scales(checkpoint, config)
+    for index in range(config.num_mtp_layers):  # they are read if they propose: `head`
+        checkpoint.ignore_under(mtp_prefix(config, index))
     checkpoint.check_all_read()
     progress(1.0)
     return Weights(
@@ -144,8 +157,8 @@ def load_weights(
     )
 
 
-class _Reader:
-    """Reads layers under the names of the hub (`model.layers.N.self_attn.q_proj.weight` ...)."""
+class LayerReader:
+    """Reads layers under the names of the hub (`self_attn.q_proj.weight` ... behind a prefix)."""
 
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, impl: str, dtype: torch.dtype
@@ -155,15 +168,19 @@ class _Reader:
         self._config = config
         self._impl = impl
 
-    def layer(self, index: int) -> PreparedLayer:
-        config, prefix = self._config, f"model.layers.{index}."
+    def layer(
+        self, prefix: str, sliding_window: int | None, *, has_input_norm: bool = True
+    ) -> PreparedLayer:
+        """The layer whose names begin so."""
+        config = self._config
         attn, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
         hidden, ffn = config.hidden_size, config.intermediate_size
         qkv = {"q_proj": config.q_size, "k_proj": config.kv_size, "v_proj": config.kv_size}
         gate_up = {"gate_proj": ffn, "up_proj": ffn}
         head_norms = config.qk_norm
+        input_norm = f"{prefix}input_layernorm.weight"
         return PreparedLayer(
-            input_norm=self.norm(f"{prefix}input_layernorm.weight", hidden),
+            input_norm=self.norm(input_norm, hidden) if has_input_norm else None,
             qkv=self._joined(attn, qkv, hidden, config.qkv_bias),
             q_norm=self.norm(f"{attn}q_norm.weight", config.head_dim) if head_norms else None,
             k_norm=self.norm(f"{attn}k_norm.weight", config.head_dim) if head_norms else None,
@@ -171,15 +188,17 @@ class _Reader:
             post_norm=self.norm(f"{prefix}post_attention_layernorm.weight", hidden),
             gate_up=self._joined(mlp, gate_up, hidden, config.mlp_bias, is_gated=True),
             down=self.linear(f"{mlp}down_proj.", hidden, ffn, config.mlp_bias),
-            sliding_window=config.sliding_windows[index],
+            sliding_window=sliding_window,
         )
 
     def linear(self, prefix: str, rows: int, columns: int, has_bias: bool) -> LinearWeight:
+        """A projection [rows, columns]."""
         weight = self._checkpoint.take(f"{prefix}weight", rows, columns)
         bias = self._checkpoint.take(f"{prefix}bias", rows) if has_bias else None
         return ops.prepare_linear(weight, bias, impl=self._impl, dtype=self._dtype)
 
     def norm(self, name: str, size: int) -> Tensor:
+        """A norm's weight [size], float32."""
         return self._checkpoint.take(name, size).float().contiguous()
 
     def _joined(
@@ -199,6 +218,13 @@ class _Reader:
         return ops.prepare_linear(
             torch.cat(weights), bias, impl=self._impl, dtype=self._dtype, is_gated=is_gated
         )
+
+
+def mtp_prefix(config: ModelConfig, index: int) -> str:
+    """Where the names of a target's multi-token-prediction layer begin."""
+    if config.family == "mimo":
+        return f"model.mtp_layers.{index}."
+    return f"model.layers.{config.num_layers + index}."
 
 
 def weight_bytes(

@@ -41,18 +41,19 @@ class Batch:
             rubbish.
         num_prompt: [slots] prompt tokens.
         emitted_prompt_logprobs: [slots] prompt positions whose log-probabilities were given out.
+        block_tables: [slots, max_blocks] int32, valid up to num_blocks [slots].
     """
 
     def __init__(self, limits: EngineLimits, engine_seed: int) -> None:
-        slots, self._block_size = limits.max_slots, limits.block_size
+        slots, self.block_size = limits.max_slots, limits.block_size
         self._max_blocks = -(-limits.max_model_len // limits.block_size)
         # numpy's zeros are mapped lazily: a slot costs memory once it is used, as far as it is.
         self.token_ids: Int32 = np.zeros((slots, limits.max_model_len + 1), dtype=np.int32)
         self.num_prompt: Int64 = np.zeros(slots, dtype=np.int64)
         self.emitted_prompt_logprobs: Int64 = np.zeros(slots, dtype=np.int64)
         self.params = SlotParams(slots, limits.vocab_size, limits.eos_token_ids, engine_seed)
-        self._block_tables: Int32 = np.zeros((slots, self._max_blocks), dtype=np.int32)
-        self._num_blocks: Int64 = np.zeros(slots, dtype=np.int64)
+        self.block_tables: Int32 = np.zeros((slots, self._max_blocks), dtype=np.int32)
+        self.num_blocks: Int64 = np.zeros(slots, dtype=np.int64)
 
     def apply(self, plan: StepPlan) -> None:
         """Follow a plan's changes: removed, added, appended blocks."""
@@ -80,14 +81,14 @@ class Batch:
         else:
             token_slots = np.repeat(slots, counts)
             positions = np.arange(total) + np.repeat(starts - bounds[:-1], counts)
-        block, offset = np.divmod(positions, self._block_size)
-        slot_mapping = self._block_tables[token_slots, block] * np.int64(self._block_size) + offset
-        used_blocks = -(-int(seq_lens.max()) // self._block_size)
+        block, offset = np.divmod(positions, self.block_size)
+        slot_mapping = self.block_tables[token_slots, block] * np.int64(self.block_size) + offset
+        used_blocks = -(-int(seq_lens.max()) // self.block_size)
         return DecoderBatch(
             token_ids=_tensor(self.token_ids[token_slots, positions].astype(np.int64)),
             positions=_tensor(positions),
             slot_mapping=_tensor(slot_mapping),
-            block_tables=_tensor(self._block_tables[slots, :used_blocks]),
+            block_tables=_tensor(self.block_tables[slots, :used_blocks]),
             cu_seqlens_q=_tensor(bounds.astype(np.int32)),
             seq_lens=_tensor(seq_lens.astype(np.int32)),
             logit_rows=_tensor(logit_rows),
@@ -120,7 +121,7 @@ class Batch:
         self.token_ids[slot, : len(known)] = known
         self.num_prompt[slot] = added.num_prompt_tokens
         self.emitted_prompt_logprobs[slot] = added.num_emitted_prompt_logprobs
-        self._num_blocks[slot] = 0
+        self.num_blocks[slot] = 0
         self.params.add(slot, added.request_id, added.params)
 
     def _append_blocks(self, slots: Int32, ids: Int32) -> None:
@@ -131,8 +132,8 @@ class Batch:
         first = np.flatnonzero(is_first)
         counts = np.diff(np.append(first, len(ordered)))
         rank = np.arange(len(ordered)) - np.repeat(first, counts)
-        self._block_tables[ordered, self._num_blocks[ordered] + rank] = ids[order]
-        self._num_blocks[ordered[first]] += counts
+        self.block_tables[ordered, self.num_blocks[ordered] + rank] = ids[order]
+        self.num_blocks[ordered[first]] += counts
 
 
 def _spread(owners: Int32 | Int64, ends: Int64, counts: Int32) -> tuple[Int64, Int64]:

@@ -67,13 +67,11 @@ def prepare_fp8_kv(
     Raises:
         StartFailed: InvalidSettings: logits with this cache are not finite.
     """
-    to_calibrate, to_judge = (text[:MAX_TOKENS] for text in texts)
+    to_judge = texts[1][:MAX_TOKENS]
     row = partial(SingleRow, decoder, block_size=block_size, impl=impl)
-    scales, source = decoder.kv_scales, "checkpoint"
-    if scales is None:
-        full = row(len(to_calibrate), dtype=full_dtype)
-        full.logits(to_calibrate, chunk=chunk, every=len(to_calibrate) + 1)
-        scales, source = scales_of(full), "calibration"
+    scales, source = find_scales(
+        decoder, texts[0], full_dtype=full_dtype, impl=impl, block_size=block_size, chunk=chunk
+    )
     every = min(LOGITS_EVERY, len(to_judge))
     right = row(len(to_judge), dtype=full_dtype)
     other = row(len(to_judge), dtype=FP8, scales=scales)
@@ -84,6 +82,28 @@ def prepare_fp8_kv(
     found = Fp8Kv(scales=scales, source=source, divergence=divergence)
     _report(found, full_dtype)
     return found
+
+
+def find_scales(
+    decoder: Decoder,
+    text: Sequence[int],
+    *,
+    full_dtype: torch.dtype,
+    impl: str,
+    block_size: int,
+    chunk: int,
+) -> tuple[KvScales, str]:
+    """The checkpoint's scales, or some that fit a text; arguments as `prepare_fp8_kv`.
+
+    Returns:
+        Scales of each layer, and "checkpoint" or "calibration".
+    """
+    if decoder.kv_scales is not None:
+        return decoder.kv_scales, "checkpoint"
+    to_calibrate = text[:MAX_TOKENS]
+    full = SingleRow(decoder, len(to_calibrate), dtype=full_dtype, block_size=block_size, impl=impl)
+    full.logits(to_calibrate, chunk=chunk, every=len(to_calibrate) + 1)
+    return scales_of(full), "calibration"
 
 
 def scales_of(row: SingleRow) -> KvScales:

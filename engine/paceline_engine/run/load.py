@@ -15,6 +15,7 @@ from paceline_engine.core.unsupported import refuse_at_start
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.families import load_config
+from paceline_engine.model.head import Head
 from paceline_engine.model.kv_scales import KvScales
 from paceline_engine.model.weights import CPU, weight_bytes
 from paceline_engine.run.calibration_text import calibration_texts
@@ -22,6 +23,8 @@ from paceline_engine.run.decode_graphs import DecodeGraphs, GraphLimits
 from paceline_engine.run.device import Device
 from paceline_engine.run.device_profile import profile_device
 from paceline_engine.run.divergence import Divergence
+from paceline_engine.run.drafts.head_load import HeadStart, LoadedHead, prepare_head
+from paceline_engine.run.drafts.load import DraftStart, LoadedDrafts, prepare_drafts
 from paceline_engine.run.fp8_kv import Fp8Kv, prepare_fp8_kv
 from paceline_engine.run.host_memory import available_bytes
 from paceline_engine.run.kernels import KernelChoice, choose_device_kernels, choose_kernels
@@ -45,6 +48,7 @@ class LoadedModel:
     Attributes:
         kv_divergence: of an FP8 KV cache; None for a full one.
         graphs: of a device; None on the host.
+        drafts: of a proposer that computes; None for others.
     """
 
     decoder: Decoder
@@ -56,11 +60,12 @@ class LoadedModel:
     sampler_impl: str
     kv_divergence: Divergence | None
     graphs: DecodeGraphs | None
+    drafts: LoadedDrafts | LoadedHead | None
 
     @property
     def kv_layers(self) -> list[LayerKv]:
-        """All KV that lies under the pool's block ids."""
-        return list(self.kv)
+        """All KV that lies under the pool's block ids: the target's layers, then draft ones."""
+        return [*self.kv, *(self.drafts.kv if self.drafts else ())]
 
 
 def load_model(
@@ -68,6 +73,7 @@ def load_model(
     settings: EngineSettings,
     progress: Callable[[str, float], None],
     device: Device | None = None,
+    draft_folder: Path | None = None,
 ) -> LoadedModel:
     """Load weights, plan memory, make the KV cache, capture the first graph of a device.
 
@@ -76,6 +82,7 @@ def load_model(
         settings: as a person or an objective set them; the device decides the rest.
         progress: called with (phase, share done).
         device: None computes on the host.
+        draft_folder: of the draft model or head, where the settings ask for one.
 
     Raises:
         StartFailed: with one of its reasons.
@@ -94,9 +101,11 @@ def load_model(
     log.info("kernels: %s", kernels.described())
     if kernels.fallback:
         log.warning("torch's kernels compute here, which is slower: %s", kernels.fallback)
-    start = _Start(folder, config, booted, kernels, progress)
+    of_target = (booted, folder, config, kernels)
+    drafts = prepare_drafts(draft_folder, *of_target) or prepare_head(draft_folder, *of_target)
+    start = _Start(folder, config, booted, kernels, progress, drafts)
     with torch.inference_mode():
-        decoder, memory = start.on_host() if device is None else start.on_device(device)
+        decoder, drafter, memory = start.on_host() if device is None else start.on_device(device)
         fp8 = start.prepare_fp8(decoder, memory.max_model_len) if kernels.kv_dtype == FP8 else None
         progress("kv_cache", 0.0)
         scales = fp8.scales if fp8 else None
@@ -108,6 +117,7 @@ def load_model(
             kernels.ops,
             scales,
         )
+        loaded_drafts = start.allocate_drafts(drafter, memory)
         graphs = None
         if device is not None:
             graphs = DecodeGraphs(
@@ -127,6 +137,7 @@ def load_model(
         sampler_impl=kernels.sampler,
         kv_divergence=fp8.divergence if fp8 else None,
         graphs=graphs,
+        drafts=loaded_drafts,
     )
 
 
@@ -139,10 +150,11 @@ class _Start:
     booted: EngineSettings
     kernels: KernelChoice
     progress: Callable[[str, float], None]
+    drafts: DraftStart | HeadStart | None
 
-    def on_host(self) -> tuple[Decoder, MemoryPlan]:
+    def on_host(self) -> tuple[Decoder, Decoder | Head | None, MemoryPlan]:
         """Plan from sizes, then load."""
-        linear = (self.kernels.linear, self.kernels.linear_dtype)
+        linear, drafts = (self.kernels.linear, self.kernels.linear_dtype), self.drafts
         available = available_bytes()
         host_tier = self._host_tier_bytes(available)
         memory = plan_memory(
@@ -151,16 +163,19 @@ class _Start:
             weight_bytes=weight_bytes(self.folder, self.config, *linear),
             block_bytes=self._block_bytes(),
             available_bytes=available - host_tier,
+            draft_bytes=(drafts.weight_bytes() + drafts.working_bytes()) if drafts else 0,
         )
         memory = replace(memory, host_tier_bytes=host_tier)
-        return self._decoder(memory.max_model_len, CPU), memory
+        decoder = self._decoder(memory.max_model_len, CPU)
+        return decoder, self._drafter(decoder, memory.max_model_len, CPU), memory
 
-    def on_device(self, device: Device) -> tuple[Decoder, MemoryPlan]:
+    def on_device(self, device: Device) -> tuple[Decoder, Decoder | Head | None, MemoryPlan]:
         """Load, measure what a step and the graphs take, then plan."""
         host_tier = self._host_tier_bytes(available_bytes())
         free = device.free_bytes()
         longest = wanted_model_len(self.config, self.booted)
         decoder = self._decoder(longest, device.torch_device)
+        drafter = self._drafter(decoder, longest, device.torch_device)
         profile = profile_device(
             device,
             decoder,
@@ -171,9 +186,23 @@ class _Start:
         )
         log.info("device profile: %s", profile)
         memory = plan_device_memory(
-            self.config, self.booted, profile=profile, block_bytes=self._block_bytes()
+            self.config,
+            self.booted,
+            profile=profile,
+            block_bytes=self._block_bytes(),
+            draft_bytes=self.drafts.working_bytes() if self.drafts else 0,
         )
-        return decoder, replace(memory, host_tier_bytes=host_tier)
+        return decoder, drafter, replace(memory, host_tier_bytes=host_tier)
+
+    def allocate_drafts(
+        self, drafter: Decoder | Head | None, memory: MemoryPlan
+    ) -> LoadedDrafts | LoadedHead | None:
+        """KV layers of what drafts, beside those of the target."""
+        if isinstance(drafter, Head) and isinstance(self.drafts, HeadStart):
+            return self.drafts.allocate(drafter, memory.num_blocks)
+        if isinstance(drafter, Decoder) and isinstance(self.drafts, DraftStart):
+            return self.drafts.allocate(drafter, memory.num_blocks, memory.max_model_len)
+        return None
 
     def prepare_fp8(self, decoder: Decoder, max_model_len: int) -> Fp8Kv:
         """Scales of an FP8 cache, and what they do."""
@@ -210,8 +239,15 @@ class _Start:
             max_step_tokens=self._max_step_tokens(),
             vocab_size=self.config.vocab_size,
             eos_token_ids=self.config.eos_token_ids,
-            cache_root=_cache_root(self.folder, self.config, self.kernels, scales),
+            cache_root=self._cache_root(scales),
         )
+
+    def _cache_root(self, scales: KvScales) -> bytes:
+        root = _cache_root(self.folder, self.config, self.kernels, scales)
+        if self.drafts is None:
+            return root
+        drafts = _cache_root(self.drafts.folder, self.drafts.config, self.kernels, ())
+        return hashlib.sha256(root + drafts).digest()
 
     def _decoder(self, max_positions: int, device: torch.device) -> Decoder:
         return Decoder.load(
@@ -230,8 +266,21 @@ class _Start:
             self.booted, block_bytes=self._block_bytes(), available_bytes=available
         )
 
+    def _drafter(
+        self, target: Decoder, max_positions: int, device: torch.device
+    ) -> Decoder | Head | None:
+        if self.drafts is None:
+            return None
+        if isinstance(self.drafts, HeadStart):
+            return self.drafts.load(target, max_positions)
+        return self.drafts.load(
+            max_positions, device, lambda share: self.progress("weights", share)
+        )
+
     def _block_bytes(self) -> int:
-        return block_bytes(self.config, self.booted.block_size, self.kernels.kv_dtype)
+        """Of all layers, draft ones included."""
+        own = block_bytes(self.config, self.booted.block_size, self.kernels.kv_dtype)
+        return own + (self.drafts.block_bytes() if self.drafts else 0)
 
     def _max_slots(self) -> int:
         return self.booted.boot_max_num_seqs or self.booted.max_num_seqs

@@ -24,6 +24,7 @@ class MemoryPlan:
         num_blocks: KV blocks, the null block included.
         max_model_len: longest request, capped to what the blocks hold.
         host_tier_bytes: of the host's memory, for KV blocks that the cache gives away.
+        draft_bytes: of what proposes drafts, but for its share of the KV cache.
     """
 
     weight_bytes: int
@@ -35,15 +36,18 @@ class MemoryPlan:
     max_model_len: int
     graph_bytes: int = 0
     host_tier_bytes: int = 0
+    draft_bytes: int = 0
 
     def by_use(self) -> dict[str, int]:
         """For logs, the admin API and the CLI."""
         graphs = {"graphs": self.graph_bytes} if self.graph_bytes else {}
+        drafts = {"drafts": self.draft_bytes} if self.draft_bytes else {}
         return {
             "weights": self.weight_bytes,
             "activations": self.activation_bytes,
             "logits": self.logits_bytes,
             **graphs,
+            **drafts,
             "kv_cache": self.kv_cache_bytes,
             **({"host_tier": self.host_tier_bytes} if self.host_tier_bytes else {}),
             "available": self.available_bytes,
@@ -103,6 +107,7 @@ def plan_memory(
     weight_bytes: int,
     block_bytes: int,
     available_bytes: int,
+    draft_bytes: int = 0,
 ) -> MemoryPlan:
     """Divide the memory of a CPU host.
 
@@ -112,21 +117,22 @@ def plan_memory(
         weight_bytes: size of the weights as they lie in memory.
         block_bytes: size of one KV block over all layers.
         available_bytes: free at start, before the weights.
+        draft_bytes: what proposes drafts takes, besides its share of `block_bytes`.
 
     Raises:
         StartFailed: OutOfMemory, KVCacheTooSmall or InvalidSettings.
     """
     wanted_len = wanted_model_len(config, settings)
-    activation = _activation_bytes(config, _boot(settings.boot_max_num_batched_tokens))
+    activation = activation_bytes(config, _boot(settings.boot_max_num_batched_tokens))
     logits = _max_logit_rows(settings) * config.vocab_size * 4 + SCRATCH_BYTES
     usable = int(float(settings.gpu_memory_utilization) * available_bytes)
-    for_kv = usable - weight_bytes - activation - logits
+    for_kv = usable - weight_bytes - activation - logits - draft_bytes
     if for_kv < 0:
         raise StartFailed(
             "OutOfMemory",
             f"the model needs {_gib(weight_bytes)} for weights and {_gib(activation + logits)} for "
-            f"a step of {settings.boot_max_num_batched_tokens} tokens, but "
-            f"{_gib(usable)} may be used; lower bootMaxNumBatchedTokens or give more memory",
+            f"a step of {settings.boot_max_num_batched_tokens} tokens{_and_drafts(draft_bytes)}, "
+            f"but {_gib(usable)} may be used; lower bootMaxNumBatchedTokens or give more memory",
         )
     most_bytes = min(for_kv, CPU_KV_LIMIT_BYTES)
     num_blocks = _num_blocks(settings, for_kv, most_bytes, block_bytes, wanted_len)
@@ -139,6 +145,7 @@ def plan_memory(
         available_bytes=available_bytes,
         num_blocks=num_blocks,
         max_model_len=max_model_len,
+        draft_bytes=draft_bytes,
     )
 
 
@@ -149,11 +156,17 @@ def _max_logit_rows(settings: EngineSettings) -> int:
 
 
 def plan_device_memory(
-    config: ModelConfig, settings: EngineSettings, *, profile: DeviceProfile, block_bytes: int
+    config: ModelConfig,
+    settings: EngineSettings,
+    *,
+    profile: DeviceProfile,
+    block_bytes: int,
+    draft_bytes: int = 0,
 ) -> MemoryPlan:
     """Turn gpuMemoryUtilization into a number of blocks, from what was measured.
 
-    The share is of the whole device; what others hold of it is not ours to use.
+    The share is of the whole device; what others hold of it is not ours to use. `draft_bytes` are
+    those that are not measured: the weights of a draft model are among the profile's.
 
     Raises:
         StartFailed: OutOfMemory, KVCacheTooSmall or InvalidSettings.
@@ -161,16 +174,17 @@ def plan_device_memory(
     wanted_len = wanted_model_len(config, settings)
     share = int(float(settings.gpu_memory_utilization) * profile.total_bytes)
     usable = share - (profile.total_bytes - profile.free_bytes)
-    needed = profile.weight_bytes + profile.activation_bytes + profile.graph_bytes
+    needed = profile.weight_bytes + profile.activation_bytes + profile.graph_bytes + draft_bytes
     if usable < needed:
         raise StartFailed(
             "OutOfMemory",
             f"the model needs {_gib(profile.weight_bytes)} for weights, "
             f"{_gib(profile.activation_bytes)} for a step of "
             f"{settings.boot_max_num_batched_tokens} tokens and {_gib(profile.graph_bytes)} for "
-            f"graphs, but of gpuMemoryUtilization {settings.gpu_memory_utilization} of "
-            f"{_gib(profile.total_bytes)} others leave {_gib(max(0, usable))}; raise it, lower "
-            "bootMaxNumBatchedTokens or bootMaxNumSeqs, or take a larger device",
+            f"graphs{_and_drafts(draft_bytes)}, but of gpuMemoryUtilization "
+            f"{settings.gpu_memory_utilization} of {_gib(profile.total_bytes)} others leave "
+            f"{_gib(max(0, usable))}; raise it, lower bootMaxNumBatchedTokens or bootMaxNumSeqs, "
+            "or take a larger device",
         )
     for_kv = usable - needed
     num_blocks = _num_blocks(settings, for_kv, for_kv, block_bytes, wanted_len)
@@ -179,6 +193,7 @@ def plan_device_memory(
         activation_bytes=profile.activation_bytes,
         logits_bytes=0,
         graph_bytes=profile.graph_bytes,
+        draft_bytes=draft_bytes,
         kv_cache_bytes=num_blocks * block_bytes,
         available_bytes=profile.free_bytes,
         num_blocks=num_blocks,
@@ -239,7 +254,11 @@ def _num_blocks(
     return num_blocks
 
 
-def _activation_bytes(config: ModelConfig, max_tokens: int) -> int:
+def _and_drafts(size: int) -> str:
+    return f", {_gib(size)} for drafts" if size else ""
+
+
+def activation_bytes(config: ModelConfig, max_tokens: int) -> int:
     """Live tensors at the widest point of a layer, in float32, with a fifth for the allocator."""
     widths = (
         4 * config.hidden_size

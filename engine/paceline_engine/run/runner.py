@@ -14,10 +14,12 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core.arrays import Int32
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import StepPlan, StepResult, TokenLogprobs
+from paceline_engine.model import store
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.run.batch import Batch, SampledRows
 from paceline_engine.run.device import Device, find_device
 from paceline_engine.run.drafts.choice import proposer_for
+from paceline_engine.run.drafts.proposer import ComputedStep, Proposer
 from paceline_engine.run.host_tier import HostTier, copy
 from paceline_engine.run.load import LoadedModel, load_model
 from paceline_engine.run.memory_plan import SCRATCH_BYTES
@@ -32,8 +34,10 @@ class _InFlight:
     """A step between `forward` and `sample`."""
 
     plan: StepPlan
+    inputs: DecoderBatch
     sampled: SampledRows
     logits: Tensor
+    hidden: Tensor | None
     result: StepResult
 
 
@@ -46,6 +50,8 @@ class Runner:
         memory_plan: bytes by use.
         kernels: operation -> implementation that runs it.
         decoder, kv: the model and its cache, for measurements on them.
+        kv_layers: every KV layer under the pool's block ids, the target's first, then draft ones;
+            whoever copies a block copies it in all of them.
         kv_divergence: measure -> value, of logits with an FP8 KV cache from those with a full one;
             empty for a full one.
     """
@@ -59,13 +65,14 @@ class Runner:
         self.kv_divergence: dict[str, float] = divergence.by_measure() if divergence else {}
         self.decoder: Decoder = loaded.decoder
         self.kv = loaded.kv
+        self.kv_layers = loaded.kv_layers
         self._batch = Batch(loaded.limits, engine_seed)
         vocab_size = loaded.limits.vocab_size
         self._sampler = Sampler(self._batch, vocab_size, SCRATCH_BYTES, loaded.sampler_impl)
         self._slice_rows = slice_rows_for(vocab_size, SCRATCH_BYTES)
         self._graphs = loaded.graphs
         self._sampler_impl = loaded.sampler_impl
-        self._proposer = proposer_for(loaded.settings, self._batch)
+        self._proposer = proposer_for(loaded, self._batch, self._sampler)
         num_host_blocks = loaded.limits.num_host_blocks
         self._host_tier = HostTier(loaded.kv_layers, num_host_blocks) if num_host_blocks else None
         self._in_flight: _InFlight | None = None
@@ -79,6 +86,7 @@ class Runner:
         *,
         engine_seed: int | None = None,
         device: Device | None = None,
+        draft_dir: Path | None = None,
     ) -> "Runner":
         """Load weights, choose kernels, plan memory, make the KV cache.
 
@@ -88,12 +96,17 @@ class Runner:
             progress: called with (phase, share done).
             engine_seed: noise of requests without a seed; None draws one.
             device: None takes the CUDA device, or the host where there is none.
+            draft_dir: of the draft model, if the settings ask for one; None: where the store puts
+                `speculativeModel`.
 
         Raises:
             StartFailed: with one of its reasons.
         """
         seed = secrets.randbits(63) if engine_seed is None else engine_seed
-        return cls(load_model(model_dir, settings, progress, device or find_device()), seed)
+        if draft_dir is None and settings.speculative_model is not None:
+            draft_dir = store.resolve(settings.speculative_model, progress=progress)
+        loaded = load_model(model_dir, settings, progress, device or find_device(), draft_dir)
+        return cls(loaded, seed)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> None:
@@ -108,9 +121,10 @@ class Runner:
         inputs = batch.inputs(plan, sampled.inputs)
         launched = time.perf_counter()
         asks = bool(rows_that_ask(plan, batch).size)
-        logits, hidden = self._compute(inputs, keep_hidden=asks)
+        keep = self._proposer is not None and self._proposer.needs_hidden
+        logits, hidden = self._compute(inputs, keep_hidden=asks or keep)
         prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
-        if hidden is not None:
+        if asks and hidden is not None:
             prompt_logprobs = gather_prompt_logprobs(
                 plan, batch, hidden, self._host_logits, self._slice_rows
             )
@@ -124,7 +138,14 @@ class Runner:
             store_ms=copies.store_ms,
             load_ms=copies.load_ms,
         )
-        self._in_flight = _InFlight(plan=plan, sampled=sampled, logits=logits, result=result)
+        self._in_flight = _InFlight(
+            plan=plan,
+            inputs=inputs,
+            sampled=sampled,
+            logits=logits,
+            hidden=hidden if keep else None,
+            result=result,
+        )
 
     def _compute(self, inputs: DecoderBatch, *, keep_hidden: bool) -> tuple[Tensor, Tensor | None]:
         """By a graph where one takes the step, else launch by launch."""
@@ -164,9 +185,7 @@ class Runner:
             raise RuntimeError("sample() needs a forward() before it")
         started = time.perf_counter()
         step, self._in_flight = self._in_flight, None
-        plan, result = step.plan, step.result
-        if self._proposer is not None:
-            self._proposer.follow(plan)
+        plan, result, yielded = step.plan, step.result, None
         if step.sampled.slots.size:
             sampled = self._sampler.sample(step.logits, step.sampled)
             yielded = verify(plan, step.sampled, sampled, self._sampler_impl)
@@ -175,18 +194,25 @@ class Runner:
             result.tokens[yielded.rows] = yielded.tokens
             result.errors, result.logprobs = yielded.errors, yielded.logprobs
             self._batch.append_tokens(*yielded.newest())
-            if plan.max_drafts and self._proposer is not None:
-                result.drafts = self._propose(plan, yielded)
-        result.host_ms += (time.perf_counter() - started) * 1e3
+        proposing = time.perf_counter()
+        if self._proposer is not None:
+            self._proposer.follow(
+                ComputedStep(plan=plan, inputs=step.inputs, hidden=step.hidden, yielded=yielded)
+            )
+            if plan.max_drafts and yielded is not None:
+                result.drafts = self._propose(self._proposer, plan, yielded)
+        ended = time.perf_counter()
+        result.propose_ms = (ended - proposing) * 1e3
+        result.host_ms += (ended - started) * 1e3
         return result
 
-    def _propose(self, plan: StepPlan, yielded: Yielded) -> Int32 | None:
+    def _propose(self, proposer: Proposer, plan: StepPlan, yielded: Yielded) -> Int32 | None:
         wants = np.flatnonzero(self._batch.params.speculates[yielded.slots] & (yielded.counts > 0))
-        if not wants.size or self._proposer is None:
+        if not wants.size:
             return None
         lengths = yielded.starts + yielded.counts
         drafts = np.full((len(plan.slots), plan.max_drafts), -1, dtype=np.int32)
-        drafts[yielded.rows[wants]] = self._proposer.propose(
+        drafts[yielded.rows[wants]] = proposer.propose(
             yielded.slots[wants], lengths[wants], plan.max_drafts
         )
         return drafts

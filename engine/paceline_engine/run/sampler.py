@@ -61,12 +61,15 @@ class Sampler:
         self._impl = impl
         self._slice_rows = slice_rows_for(vocab_size, scratch_bytes)
 
-    def sample(self, logits: Tensor, sampled: SampledRows) -> Sampled:
+    def sample(
+        self, logits: Tensor, sampled: SampledRows, *, keep_logprobs: bool = True
+    ) -> Sampled:
         """Choose one token for each row of logits.
 
         Args:
             logits: [n, vocab] float32; not changed.
             sampled: slots and positions of the n rows.
+            keep_logprobs: of the rows that ask for them; False leaves them out.
         """
         tokens, picked = _argmax(logits)
         # argmax takes a NaN for the largest, so a look at the picked value finds any of the row.
@@ -87,7 +90,8 @@ class Sampler:
         changed = np.flatnonzero(is_changed & ~is_bad)
         for start in range(0, len(changed), self._slice_rows):
             self._sample_changed(logits, changed[start : start + self._slice_rows], sampled, result)
-        self._gather_logprobs(logits, flags, sampled, result)
+        if keep_logprobs:
+            self._gather_logprobs(logits, flags, sampled, result)
         return result
 
     def _sample_changed(

@@ -53,6 +53,16 @@ class SingleRow:
             parts.append(self._decoder.forward(batch, self.kv)[0])
         return torch.cat(parts)
 
+    def hidden(self, token_ids: Sequence[int], *, chunk: int) -> Tensor:
+        """States of every position after the final norm, [n, hidden] float32; as `logits`."""
+        parts = []
+        for start in range(0, len(token_ids), chunk):
+            batch = self._batch(token_ids[start : start + chunk], start, [])
+            _, hidden = self._decoder.forward(batch, self.kv, keep_hidden=True)
+            assert hidden is not None
+            parts.append(hidden)
+        return torch.cat(parts)
+
     def _batch(self, token_ids: Sequence[int], start: int, logit_rows: list[int]) -> DecoderBatch:
         end = start + len(token_ids)
         positions = torch.arange(start, end)

@@ -20,7 +20,15 @@ from paceline_engine.sim.report import row_of
 from paceline_engine.sim.simulator import Simulator
 from paceline_engine.sim.step_cost import Fit, fit
 
-_UNKNOWN = frozenset({"dtype", "kv_cache_dtype", "gpu_memory_utilization", "tensor_parallel_size"})
+_UNKNOWN = frozenset(
+    {
+        "dtype",
+        "kv_cache_dtype",
+        "gpu_memory_utilization",
+        "tensor_parallel_size",
+        "speculative_model",
+    }
+)
 """Settings that change a step's time or the number of blocks in a way that no recording tells."""
 NO_OVERLAP = (
     "overlap is not simulated: steps follow one another, and no cost model says what planning one "

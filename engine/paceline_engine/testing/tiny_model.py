@@ -6,12 +6,13 @@ Neither torch nor transformers is imported here.
 """
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from paceline_engine.core.arrays import Float32
@@ -105,6 +106,24 @@ class TinyModel:
             **({"sliding_window": None} if self.family == "mistral" else {}),
             **self.overrides,
         }
+
+
+def write_draft_model(folder: Path, target: Path, *, noise: float) -> Path:
+    """Write a model that mostly says what a tiny target says: its weights, disturbed.
+
+    Args:
+        folder: made.
+        target: of `TinyModel.write`, in one file.
+        noise: of the weights, as a share of their spread; 0 copies.
+    """
+    shutil.copytree(target, folder)
+    rng = np.random.default_rng(7)
+    weights = load_file(target / "model.safetensors")
+    for name, values in weights.items():
+        drawn = rng.standard_normal(values.shape, dtype=np.float32)
+        weights[name] = values + np.float32(noise * values.std()) * drawn
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def write_tiny_model(folder: Path, *, family: str = "llama", seed: int = 0) -> Path:

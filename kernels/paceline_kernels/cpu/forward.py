@@ -57,6 +57,7 @@ def describe(
         )
     structs = (library.Layer * len(layers))()
     for struct, layer in zip(structs, layers, strict=True):
+        assert layer.input_norm is not None
         struct.input_norm = layer.input_norm.data_ptr()
         struct.qkv = _weight(layer.qkv)
         struct.q_norm = None if layer.q_norm is None else layer.q_norm.data_ptr()

@@ -124,7 +124,7 @@ def _speculation(spec: LLMDeploymentSpec, settings: EngineSettings) -> list[str]
         ("prompt_lookup_max", "speculative.maxLookup"),
     ):
         if (value := value_at(spec, path)) is not None:
-            config[key] = value
+            config[key] = value.removeprefix("hf://") if key == "model" else value
     return [f"--speculative-config={json.dumps(config, sort_keys=True)}"]
 
 

@@ -14,8 +14,11 @@ Cost = Callable[[int], float]
 class World:
     """Steps of `rows` requests whose drafts hold with a fixed chance. Deterministic."""
 
-    def __init__(self, rows: int, chance: float, cost_ms: Cost, offered: float = 1.0) -> None:
+    def __init__(
+        self, rows: int, chance: float, cost_ms: Cost, offered: float = 1.0, ask_ms: float = 0.0
+    ) -> None:
         self.rows, self.chance, self.cost_ms, self.offered = rows, chance, cost_ms, offered
+        self.ask_ms = ask_ms  # of proposing one draft token
         self.length = DraftLength()
         self.random = np.random.default_rng(3)
         self.asked = 0
@@ -40,10 +43,18 @@ class World:
         if total:
             self.length.observe_accepted(drafts, accepted)
         spent = self.cost_ms(count + total) * self.random.normal(1.0, 0.03)
-        self.length.observe_step(count, total, int(accepted.sum()), spent)
-        self.ms += spent
-        self.tokens += count + int(accepted.sum())
         self.asked = self.length.choose(count, MOST)
+        proposing = self.ask_ms * count * self.asked
+        self.length.observe_step(
+            count,
+            total,
+            int(accepted.sum()),
+            spent,
+            propose_ms=proposing,
+            num_asked=count * self.asked,
+        )
+        self.ms += spent + proposing
+        self.tokens += count + int(accepted.sum())
         self.history.append(self.asked)
 
     def run(self, steps: int) -> None:
@@ -91,6 +102,26 @@ def test_a_middling_chance_asks_for_some_drafts() -> None:
     world.run(1500)
     assert 1 <= usual(world, 500) <= 3
     assert world.gain() > 1.1
+
+
+def test_a_proposer_that_takes_long_is_asked_for_less() -> None:
+    quick = World(1, 0.7, memory_bound)
+    slow = World(1, 0.7, memory_bound, ask_ms=3.0)
+    dear = World(1, 0.7, memory_bound, ask_ms=9.0)
+    for world in (quick, slow, dear):
+        world.run(3000)
+    assert usual(quick) == MOST
+    assert 1 <= usual(slow, 500) <= 3
+    assert slow.gain() > 1.1
+    assert usual(dear) == 0
+    assert dear.gain() > 0.97
+
+
+def test_probes_of_a_proposer_that_takes_long_are_rare() -> None:
+    world = World(32, 0.3, compute_bound, ask_ms=1.0)
+    world.run(4000)
+    assert usual(world) == 0
+    assert world.gain() > 0.98
 
 
 def test_drafts_that_are_seldom_there_are_judged_by_what_they_yield_when_they_are() -> None:
@@ -154,3 +185,7 @@ def test_goodput_is_accepted_tokens_per_extra_millisecond() -> None:
         length.observe_step(1, 0, 0, 10.0)
         length.observe_step(1, 4, 3, 12.0)
     assert length.goodput == pytest.approx(1.5)
+    for _ in range(300):
+        length.observe_step(1, 0, 0, 10.0)
+        length.observe_step(1, 4, 3, 12.0, propose_ms=1.0, num_asked=4)
+    assert length.goodput == pytest.approx(1.0, rel=0.01)

@@ -51,6 +51,15 @@ def test_a_hit_leaves_the_last_token_to_be_computed():
     assert cache.lookup(chain, len(IDS) + 1) == table
 
 
+def test_a_withheld_block_at_the_end_of_a_run_is_no_hit():
+    cache = make(num_withheld=1)
+    chain, table = compute(cache, 1, IDS)
+    assert cache.lookup(chain, len(IDS) + 1) == table[:2]
+    assert cache.lookup(chain, len(IDS)) == table[:1]
+    assert cache.lookup(chain, len(IDS), start=1) == []
+    assert cache.lookup(chain, BLOCK) == []
+
+
 @pytest.mark.parametrize("num_tokens", [0, 1, BLOCK])
 def test_a_prompt_of_one_block_or_less_hits_nothing(num_tokens):
     cache = make()

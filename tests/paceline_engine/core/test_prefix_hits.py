@@ -6,6 +6,7 @@ from paceline_engine.testing.fake_runner import Failure, solo_prompt_logprobs
 from paceline_engine.testing.trial import Trial, tiny_limits
 
 PROMPT = list(range(20))
+EAGLE = {"speculative_method": "Eagle", "speculative_model": "/a/head"}
 
 
 def added(trial: Trial, request_id: int):
@@ -23,6 +24,23 @@ def test_a_hit_covers_whole_blocks_and_leaves_a_token_to_compute() -> None:
     assert added(trial, longer)[0].num_computed_tokens == 16
     assert trial.cached[same] == 8
     assert trial.finished[longer].num_cached_tokens == 16
+    trial.assert_all_solo()
+
+
+@pytest.mark.parametrize("method", [{"speculative_method": "Mtp"}, EAGLE])
+def test_with_a_proposer_that_reads_hidden_states_a_hit_stops_one_block_earlier(
+    method: dict[str, str],
+) -> None:
+    trial = Trial(speculative_num_tokens=2, **method)
+    trial.submit(range(24), max_tokens=1)
+    trial.run()
+    same = trial.submit(range(24), max_tokens=3)
+    longer = trial.submit(range(29), max_tokens=3)
+    short = trial.submit(range(9), max_tokens=3)
+    trial.run()
+    assert added(trial, same)[0].num_computed_tokens == 8
+    assert added(trial, longer)[0].num_computed_tokens == 16
+    assert added(trial, short)[0].num_computed_tokens == 0
     trial.assert_all_solo()
 
 

@@ -8,7 +8,6 @@ from paceline_engine.core.unsupported import refuse_at_start, refuse_change
 CASES = {
     "dtype": "Float16",
     "tensorParallelSize": 2,
-    "speculativeMethod": "Eagle",
 }
 
 
@@ -24,8 +23,7 @@ def test_targets_of_the_service_level_are_supported() -> None:
 
 @pytest.mark.parametrize(("name", "value"), CASES.items())
 def test_a_value_that_nothing_builds_names_field_expected_and_got(name: str, value: object) -> None:
-    drafts = {"speculativeNumTokens": 2} if name == "speculativeMethod" else {}
-    settings = EngineSettings.model_validate({**drafts, name: value})
+    settings = EngineSettings.model_validate({name: value})
     with pytest.raises(StartFailed, match=f"{name} must be .*, got {value}") as start:
         refuse_at_start(settings)
     assert start.value.reason == "InvalidSettings"
@@ -36,5 +34,5 @@ def test_a_value_that_nothing_builds_names_field_expected_and_got(name: str, val
 
 def test_a_start_names_every_field_at_fault() -> None:
     with pytest.raises(StartFailed) as refused:
-        refuse_at_start(EngineSettings.model_validate({"speculativeNumTokens": 2, **CASES}))
+        refuse_at_start(EngineSettings.model_validate(CASES))
     assert all(name in str(refused.value) for name in CASES)

@@ -8,6 +8,7 @@ import pytest
 
 from paceline_crds import metrics
 from paceline_engine.bench.prompts import varied_prompts
+from paceline_engine.model.cut import cut_draft_model
 from paceline_engine.testing.server_process import ServerProcess, server_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -16,13 +17,16 @@ PROMPTS = varied_prompts()
 MAX_TOKENS = 48
 
 
-@pytest.fixture(scope="module", params=["Ngram", "Suffix"])
+@pytest.fixture(scope="module", params=["Ngram", "Suffix", "DraftModel"])
 def speculating(
     request: pytest.FixtureRequest, demo_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     flags = ["--dtype", "float32", "--num-kv-blocks", "1200"]
     flags += ["--speculative-method", request.param, "--speculative-num-tokens", "5"]
     folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "DraftModel":
+        cut_draft_model(demo_folder, folder / "draft", 12)
+        flags += ["--speculative-model", str(folder / "draft")]
     with server_process(str(demo_folder), folder, *flags) as running:
         yield running
 

@@ -57,6 +57,24 @@ def test_a_larger_boot_budget_leaves_less_for_the_cache() -> None:
     assert many.num_blocks < few.num_blocks
 
 
+def test_what_drafts_take_is_not_there_for_the_cache() -> None:
+    without = plan(2 * GIB, max_num_batched_tokens=256)
+    drafting = plan_memory(
+        CONFIG,
+        EngineSettings(max_num_batched_tokens=256).booted(),
+        weight_bytes=GIB,
+        block_bytes=BLOCK_BYTES,
+        available_bytes=2 * GIB,
+        draft_bytes=100 * BLOCK_BYTES,
+    )
+    assert drafting.num_blocks == without.num_blocks - 100
+    assert drafting.by_use() == {
+        **without.by_use(),
+        "drafts": 100 * BLOCK_BYTES,
+        "kv_cache": without.kv_cache_bytes - 100 * BLOCK_BYTES,
+    }
+
+
 def test_no_more_blocks_than_the_running_requests_can_fill() -> None:
     assert plan(boot_max_num_seqs=2, max_num_seqs=2).num_blocks == 2 * 512 + 1
 

@@ -225,7 +225,7 @@ def test_nan_of_one_request_ends_it_alone_and_leaves_nothing_behind(tmp_path: Pa
     [
         ({"dtype": "Float16"}, "InvalidSettings", "Float16"),
         ({"tensor_parallel_size": 2}, "InvalidSettings", "tensorParallelSize"),
-        ({"speculative_method": "Eagle", "speculative_num_tokens": 2}, "InvalidSettings", "Eagle"),
+        ({"speculative_method": "Mtp", "speculative_num_tokens": 2}, "InvalidSettings", "nextn"),
         ({"max_model_len": 4096}, "InvalidSettings", "2048"),
         ({"max_model_len": 1024, "num_kv_blocks": 60}, "KVCacheTooSmall", "944"),
     ],

@@ -13,8 +13,9 @@ from scipy import stats
 from paceline_crds import metrics
 from paceline_engine.run.offline import OfflineEngine
 from paceline_engine.run.runner import Runner
+from paceline_engine.testing.draft_heads import ONE_LAYER, write_eagle_head, write_mtp_model
 from paceline_engine.testing.runners import load_runner
-from paceline_engine.testing.tiny_model import TinyModel
+from paceline_engine.testing.tiny_model import TinyModel, write_draft_model
 
 DRAFTS = {
     "boot_max_speculative_num_tokens": 6,
@@ -48,12 +49,34 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return TinyModel().write(tmp_path_factory.mktemp("speculating"))
+    return tmp_path_factory.mktemp("speculating")
 
 
-@pytest.fixture(scope="module", params=["Ngram", "Suffix"])
+METHODS = ["Ngram", "Suffix", "DraftModel", "Eagle", "Mtp"]
+
+
+def load(folder: Path, method: str, **settings: Any) -> Runner:
+    """A runner that drafts by a method, over the model that it needs; all files under a folder."""
+    model = folder / method
+    own: dict[str, Any] = {}
+    if model.exists():
+        pass
+    elif method == "Mtp":
+        write_mtp_model(model)
+    else:
+        (ONE_LAYER if method == "Eagle" else TinyModel()).write(model)
+    if method == "DraftModel":
+        own["speculative_model"] = str(folder / "draft")
+        if not (folder / "draft").exists():
+            write_draft_model(folder / "draft", model, noise=0.1)
+    if method == "Eagle":
+        own["speculative_model"] = str(write_eagle_head(folder / "head", model))
+    return load_runner(model, speculative_method=method, **DRAFTS, **own, **settings)
+
+
+@pytest.fixture(scope="module", params=METHODS)
 def runner(request: pytest.FixtureRequest, folder: Path) -> Runner:
-    return load_runner(folder, **DRAFTS, speculative_method=request.param, max_num_seqs=64)
+    return load(folder, request.param, max_num_seqs=64)
 
 
 def run(
@@ -121,13 +144,11 @@ def test_a_request_may_decline_drafts(runner: Runner, plain: OfflineEngine) -> N
 
 
 @pytest.mark.slow
-def test_preemption_and_prefix_hits_change_nothing(folder: Path, plain: OfflineEngine) -> None:
-    session = run(
-        load_runner(folder, **DRAFTS, speculative_method="Suffix", num_kv_blocks=24),
-        6,
-        watermark="0",
-        admits_all=True,
-    )
+def test_preemption_and_prefix_hits_change_nothing(
+    folder: Path, runner: Runner, plain: OfflineEngine
+) -> None:
+    small = load(folder, runner.settings.speculative_method.value, num_kv_blocks=24)
+    session = run(small, 6, watermark="0", admits_all=True)
     assert session.num_returns > 0
     assert session.outputs == plain.outputs
 

@@ -173,6 +173,16 @@ def test_host_memory_for_kv_blocks_is_a_flag_of_both_runtimes() -> None:
     assert not [flag for flag in arguments(VLLM) if "offload" in flag]
 
 
+def test_the_engine_is_told_which_model_drafts() -> None:
+    draft = {"method": "DraftModel", "model": "hf://org/small", "numTokens": 3}
+    given = arguments({"speculative": draft})
+    assert "--speculative-method=DraftModel" in given
+    assert "--speculative-model=hf://org/small" in given
+    told = json.dumps(arguments({**VLLM, "speculative": draft}))
+    assert "org/small" in told
+    assert "hf://org/small" not in told
+
+
 def test_speculation_of_vllm_is_one_json_flag() -> None:
     speculative = {"method": "Ngram", "numTokens": 3, "maxLookup": 5}
     (flag,) = [

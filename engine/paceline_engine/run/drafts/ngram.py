@@ -6,8 +6,8 @@ Source: "Prompt Lookup Decoding", A. Saxena, 2023 (github.com/apoorvumang/prompt
 import numpy as np
 
 from paceline_engine.core.arrays import Int32, Int64
-from paceline_engine.core.plan import StepPlan
 from paceline_engine.run.batch import Batch
+from paceline_engine.run.drafts.proposer import ComputedStep
 
 
 def lookup(tokens: Int32, min_lookup: int, max_lookup: int, max_drafts: int) -> Int32:
@@ -46,11 +46,13 @@ def lookup(tokens: Int32, min_lookup: int, max_lookup: int, max_drafts: int) -> 
 class NgramProposer:
     """Prompt lookup in each request's own tokens; keeps nothing, so nothing can be stale."""
 
+    needs_hidden = False
+
     def __init__(self, batch: Batch, min_lookup: int, max_lookup: int) -> None:
         self._batch = batch
         self._min_lookup, self._max_lookup = min_lookup, max_lookup
 
-    def follow(self, plan: StepPlan) -> None:
+    def follow(self, step: ComputedStep) -> None:
         """The tokens are in the batch."""
 
     def propose(self, slots: Int64, lengths: Int64, max_drafts: int) -> Int32:

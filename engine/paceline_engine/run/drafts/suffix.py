@@ -11,8 +11,8 @@ from collections import deque
 import numpy as np
 
 from paceline_engine.core.arrays import Int32, Int64
-from paceline_engine.core.plan import StepPlan
 from paceline_engine.run.batch import Batch
+from paceline_engine.run.drafts.proposer import ComputedStep
 from paceline_engine.run.drafts.suffix_tree import MAX_MATCH, SuffixTree, Text
 
 PAST_NODES = 200_000
@@ -28,6 +28,8 @@ class SuffixProposer:
     counts only where the model says the same. Requests that decline drafts teach nothing.
     """
 
+    needs_hidden = False
+
     def __init__(self, batch: Batch, past_nodes: int = PAST_NODES) -> None:
         self._batch = batch
         self._past_nodes = past_nodes
@@ -36,9 +38,9 @@ class SuffixProposer:
         self._past = SuffixTree()
         self._outputs: deque[list[int]] = deque()
 
-    def follow(self, plan: StepPlan) -> None:
+    def follow(self, step: ComputedStep) -> None:
         """Outputs of requests that left their slots become past ones."""
-        for slot in plan.removed_slots.tolist():
+        for slot in step.plan.removed_slots.tolist():
             text, first_output = self._own.pop(slot, (None, 0))
             if text is None or len(text.tokens) <= first_output:
                 continue

@@ -195,8 +195,17 @@ def _load(start: Start, starting: Starting) -> tuple[LoadedRunner, Path]:
             cache_dir=Path(start.cache_dir) if start.cache_dir else None,
             progress=starting.progress,
         )
+    own: dict[str, Path] = {}
+    if settings.speculative_model is not None:
+        from paceline_engine.model import store
+
+        own["draft_dir"] = store.resolve(
+            settings.speculative_model,
+            cache_dir=Path(start.cache_dir) if start.cache_dir else None,
+            progress=starting.progress,
+        )
     starting.progress(StartupPhase.LOADING, 0.0)
-    return factory(model_dir, settings, starting.progress), model_dir
+    return factory(model_dir, settings, starting.progress, **own), model_dir
 
 
 def _named(dotted: str) -> Any:

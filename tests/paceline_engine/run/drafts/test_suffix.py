@@ -1,6 +1,7 @@
 """Suffix decoding proposes what mostly followed, and forgets what is oldest."""
 
 import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,8 +9,10 @@ from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.plan import AddedRequest, StepPlan
 from paceline_engine.core.request import SamplingParams
 from paceline_engine.run.batch import Batch
+from paceline_engine.run.drafts.proposer import ComputedStep
 from paceline_engine.run.drafts.suffix import SuffixProposer
 from paceline_engine.run.drafts.suffix_tree import SuffixTree, Text
+from paceline_kernels.decoder import DecoderBatch
 
 LIMITS = EngineLimits(
     num_blocks=64,
@@ -89,6 +92,21 @@ def plan(added: tuple[AddedRequest, ...] = (), removed: tuple[int, ...] = ()) ->
     )
 
 
+def computed(start: StepPlan) -> ComputedStep:
+    """A step without rows."""
+    none, bounds = torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int32)
+    inputs = DecoderBatch(
+        token_ids=none,
+        positions=none,
+        slot_mapping=none,
+        block_tables=torch.zeros(0, 1, dtype=torch.int32),
+        cu_seqlens_q=bounds,
+        seq_lens=bounds[:0],
+        logit_rows=none,
+    )
+    return ComputedStep(plan=start, inputs=inputs, hidden=None, yielded=None)
+
+
 def serve(proposer: SuffixProposer, batch: Batch, prompt: list[int], output: list[int]) -> list:
     """A request in slot 0 that says `output`; its drafts before each of its tokens."""
     known = np.array(prompt, dtype=np.int32)
@@ -103,7 +121,7 @@ def serve(proposer: SuffixProposer, batch: Batch, prompt: list[int], output: lis
     )
     start = plan(added=(request,), removed=(0,))
     batch.apply(start)
-    proposer.follow(start)
+    proposer.follow(computed(start))
     proposed = []
     for at, token in enumerate(output):
         batch.token_ids[0, len(prompt) + at] = token
