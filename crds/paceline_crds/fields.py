@@ -2,20 +2,11 @@
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import Field, StringConstraints, WithJsonSchema
 
-from paceline_crds import durations, texts
+from paceline_crds import durations, quantities, texts
 from paceline_crds.group import Group
 from paceline_crds.rules import duration_between
-
-_QUANTITY = (
-    r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"  # no sign, no exponent
-)
-
-
-def _number_as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 """Any short text."""
@@ -39,22 +30,7 @@ LabelValue = Annotated[
     str, StringConstraints(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
 ]
 
-Quantity = Annotated[
-    str,
-    BeforeValidator(_number_as_text),
-    StringConstraints(max_length=32, pattern=_QUANTITY),
-    WithJsonSchema(
-        {
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "pattern": _QUANTITY,
-            "maxLength": 32,
-            "minimum": 0,
-            "maximum": 999_999_999_999_999,
-            "x-kubernetes-int-or-string": True,
-        }
-    ),
-]
-"""A Kubernetes quantity such as 500m, 2 or 16Gi."""
+Quantity = quantities.Quantity
 
 Labels = Annotated[
     dict[Annotated[str, StringConstraints(min_length=1, max_length=317)], LabelValue],

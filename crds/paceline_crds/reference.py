@@ -53,7 +53,7 @@ def _cells(name: str) -> list[str]:
         place + (" (duration)" if knob.spec and is_duration(knob) else ""),
         _type_of(fragment),
         f"`{flags.default_text(name)}`" if field.default is not None else "-",
-        phrases.expected(fragment) if fragment["type"] != "boolean" else "-",
+        phrases.expected(fragment) if fragment.get("type") != "boolean" else "-",
         knob.unit or "-",
         f"{knob.change}" + (", tuned" if knob.tunable else ""),
         flags.described(name),
@@ -66,6 +66,8 @@ _LONGEST_DECIMAL = 8
 def _type_of(fragment: dict[str, Any]) -> str:
     if "enum" in fragment:
         return "word"
+    if fragment.get("x-kubernetes-int-or-string"):
+        return "quantity"
     if fragment["type"] == "string":
         is_decimal = "maxLength" in fragment and fragment["maxLength"] <= _LONGEST_DECIMAL
         return "decimal as text" if is_decimal else "text"

@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from paceline_crds import speculation
 from paceline_crds.knob import ChangeClass, Knob
+from paceline_crds.quantities import Quantity
 from paceline_crds.tenants import Tenants
 
 LIVE = ChangeClass.LIVE
@@ -243,6 +244,13 @@ class EngineSettings(BaseModel):
     prefix_caching: Annotated[
         bool, Knob(change=LIVE, spec="kvCache.prefixCaching", flag="--enable-prefix-caching")
     ] = Field(default=True, description="Reuse the KV blocks of equal prompt prefixes.")
+    kv_offload_host_memory: Annotated[
+        Quantity | None, Knob(change=RESTART, unit="bytes", spec="kvCache.offload.hostMemory")
+    ] = Field(
+        default=None,
+        description="Host memory for KV blocks that the device gives away, such as 16Gi; needs "
+        "prefixCaching. They come back where that is faster than to compute them.",
+    )
 
     speculative_method: Annotated[
         SpeculativeMethod, Knob(change=RESTART, spec="speculative.method")

@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, StringConstraints
 
-from paceline_crds.fields import Quantity
 from paceline_crds.group import Group, settings_at
 from paceline_crds.rules import Rule
 from paceline_crds.settings import SpeculativeMethod
@@ -66,11 +65,9 @@ class Scheduling(Group):
     )
 
 
+@settings_at("kvCache.offload")
 class Offload(Group):
     """Where KV blocks go that the device has no room for."""
-
-    host_memory: Quantity | None = None
-    """Host memory for KV blocks, such as 16Gi."""
 
 
 @settings_at("kvCache")

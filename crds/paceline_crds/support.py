@@ -12,7 +12,6 @@ from paceline_crds.unsupported import unsupported
 
 _NOT_YET: tuple[tuple[str, Callable[[LLMDeploymentSpec], bool]], ...] = (
     ("model.loraAdapters", lambda spec: bool(spec.model.lora_adapters)),
-    ("kvCache.offload", lambda spec: value_at(spec, "kvCache.offload") is not None),
     ("tensorParallelSize", lambda spec: (value_at(spec, "tensorParallelSize") or 1) > 1),
 )
 _NO_VLLM_FLAG = (

@@ -4,7 +4,14 @@ import argparse
 import json
 from typing import Any
 
-from paceline import bench_kv_dtype, bench_roofline, bench_sim, bench_speculation, bench_tuner
+from paceline import (
+    bench_kv_dtype,
+    bench_offload,
+    bench_roofline,
+    bench_sim,
+    bench_speculation,
+    bench_tuner,
+)
 from paceline.arguments import above_zero, positive, seed
 from paceline.bench_args import add_admin, add_server, secret_in, vocabulary, write_line
 from paceline.errors import EXIT_OK, CommandError
@@ -22,6 +29,7 @@ def add_command(commands: Any) -> None:
     _add_serve(kinds)
     _add_interference(kinds)
     bench_kv_dtype.add_command(kinds)
+    bench_offload.add_command(kinds)
     bench_roofline.add_command(kinds)
     bench_speculation.add_command(kinds)
     bench_tuner.add_command(kinds)

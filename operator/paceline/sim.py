@@ -200,6 +200,8 @@ def _simulator(args: argparse.Namespace, policy: str) -> tuple[Any, str]:
             )
         if settings.overlap:
             raise CommandError(what_if.NO_OVERLAP)
+        if settings.kv_offload_host_memory is not None:
+            raise CommandError(what_if.NO_HOST_TIER)
         if args.fit:
             found = recording.load(args.fit)
             fitted = what_if.fit_of(found)

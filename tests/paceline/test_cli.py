@@ -85,6 +85,7 @@ def test_commands_of_this_release_are_listed() -> None:
             ["sim", "--requests", "1" + "0" * 10],
             ["a whole number <= 1000000000", "got '10000000000'"],
         ),
+        (["bench", "offload", "m", "--blocks", "7"], ["--blocks must be >= 8", "got 7"]),
         (["bench", "kv-dtype", "m", "--max-tokens", "-3"], ["a whole number >= 1", "got '-3'"]),
         (["bench", "speculation", "m", "--half-width", "nan"], ["a number > 0", "got 'nan'"]),
         (

@@ -57,6 +57,7 @@ def test_a_replay_says_what_another_setting_would_have_done(
         (["--policy", "Fifo"], "--policy must be among Continuous"),
         (["--device", "abacus"], "--device must be one of"),
         (["--overlap"], "overlap is not simulated"),
+        (["--kv-offload-host-memory", "1Gi"], "kvOffloadHostMemory is not simulated"),
         (["--set", "maxNumSeqs=2"], "--set belongs to --replay"),
         (["--rate", "-1"], "a number >= 0"),
         (["--replay", "missing.json"], "missing.json must be a recording"),

@@ -21,7 +21,6 @@ def test_a_plain_manifest_is_supported() -> None:
     ("line", "path"),
     [
         ("tensorParallelSize: 2", "tensorParallelSize"),
-        ("kvCache: {offload: {hostMemory: 1Gi}}", "kvCache.offload"),
     ],
 )
 def test_a_field_that_is_not_built_is_named(line: str, path: str) -> None:

@@ -124,7 +124,7 @@ class Offload:
         if self._pays(copies_ms, len(behind) * self._size, context=context):
             return entries
         self.load_time.fade()
-        return entries[:first]
+        return self._cache.usable(entries[:first])
 
     def load(self, chain: HashChain, entries: list[int], start: int, step_id: int) -> list[int]:
         """Plan the loads that `lookup` meant: take blocks for them and name their content.

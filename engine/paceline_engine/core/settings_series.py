@@ -2,6 +2,7 @@
 
 from paceline_crds import metrics
 from paceline_crds.metrics import METRICS
+from paceline_crds.quantities import number_of
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.limits import EngineLimits
 from paceline_engine.core.snapshot import Labels
@@ -29,7 +30,7 @@ def numbers(settings: EngineSettings) -> dict[Labels, float]:
     """(camelCase name,) -> value of every pinned setting that is a number, a share or a switch."""
     found: dict[Labels, float] = {}
     for name, value in settings.on_border().items():
-        is_share = isinstance(value, str) and value[:1].isdigit()  # decimals in quotes
+        is_share = isinstance(value, str) and value[:1].isdigit()  # decimals and quantities
         if is_share or isinstance(value, bool | int | float):
-            found[(name,)] = float(value)
+            found[(name,)] = float(number_of(value) if isinstance(value, str) else value)
     return found

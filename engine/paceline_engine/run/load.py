@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -32,6 +32,7 @@ from paceline_engine.run.kv_cache import allocate_kv_cache, block_bytes
 from paceline_engine.run.memory_plan import (
     MemoryPlan,
     plan_device_memory,
+    plan_host_tier,
     plan_memory,
     wanted_model_len,
 )
@@ -154,19 +155,23 @@ class _Start:
     def on_host(self) -> tuple[Decoder, Decoder | Head | None, MemoryPlan]:
         """Plan from sizes, then load."""
         linear, drafts = (self.kernels.linear, self.kernels.linear_dtype), self.drafts
+        available = available_bytes()
+        host_tier = self._host_tier_bytes(available)
         memory = plan_memory(
             self.config,
             self.booted,
             weight_bytes=weight_bytes(self.folder, self.config, *linear),
             block_bytes=self._block_bytes(),
-            available_bytes=available_bytes(),
+            available_bytes=available - host_tier,
             draft_bytes=(drafts.weight_bytes() + drafts.working_bytes()) if drafts else 0,
         )
+        memory = replace(memory, host_tier_bytes=host_tier)
         decoder = self._decoder(memory.max_model_len, CPU)
         return decoder, self._drafter(decoder, memory.max_model_len, CPU), memory
 
     def on_device(self, device: Device) -> tuple[Decoder, Decoder | Head | None, MemoryPlan]:
         """Load, measure what a step and the graphs take, then plan."""
+        host_tier = self._host_tier_bytes(available_bytes())
         free = device.free_bytes()
         longest = wanted_model_len(self.config, self.booted)
         decoder = self._decoder(longest, device.torch_device)
@@ -187,7 +192,7 @@ class _Start:
             block_bytes=self._block_bytes(),
             draft_bytes=self.drafts.working_bytes() if self.drafts else 0,
         )
-        return decoder, drafter, memory
+        return decoder, drafter, replace(memory, host_tier_bytes=host_tier)
 
     def allocate_drafts(
         self, drafter: Decoder | Head | None, memory: MemoryPlan
@@ -226,6 +231,8 @@ class _Start:
         """What the scheduler must know."""
         return EngineLimits(
             num_blocks=memory.num_blocks,
+            num_host_blocks=memory.host_tier_bytes // self._block_bytes(),
+            block_bytes=self._block_bytes(),
             block_size=self.booted.block_size,
             max_model_len=memory.max_model_len,
             max_slots=self._max_slots(),
@@ -252,6 +259,11 @@ class _Start:
             max_positions=max_positions,
             device=device,
             progress=lambda share: self.progress("weights", share),
+        )
+
+    def _host_tier_bytes(self, available: int) -> int:
+        return plan_host_tier(
+            self.booted, block_bytes=self._block_bytes(), available_bytes=available
         )
 
     def _drafter(

@@ -6,6 +6,7 @@ can run out of memory.
 
 from dataclasses import dataclass
 
+from paceline_crds.quantities import number_of
 from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.model.config import ModelConfig
@@ -22,6 +23,7 @@ class MemoryPlan:
     Attributes:
         num_blocks: KV blocks, the null block included.
         max_model_len: longest request, capped to what the blocks hold.
+        host_tier_bytes: of the host's memory, for KV blocks that the cache gives away.
         draft_bytes: of what proposes drafts, but for its share of the KV cache.
     """
 
@@ -33,6 +35,7 @@ class MemoryPlan:
     num_blocks: int
     max_model_len: int
     graph_bytes: int = 0
+    host_tier_bytes: int = 0
     draft_bytes: int = 0
 
     def by_use(self) -> dict[str, int]:
@@ -46,6 +49,7 @@ class MemoryPlan:
             **graphs,
             **drafts,
             "kv_cache": self.kv_cache_bytes,
+            **({"host_tier": self.host_tier_bytes} if self.host_tier_bytes else {}),
             "available": self.available_bytes,
         }
 
@@ -67,6 +71,33 @@ class DeviceProfile:
     weight_bytes: int
     activation_bytes: int
     graph_bytes: int
+
+
+def plan_host_tier(settings: EngineSettings, *, block_bytes: int, available_bytes: int) -> int:
+    """Bytes of the host tier: as many whole blocks as kvOffloadHostMemory holds.
+
+    Args:
+        settings: of the engine.
+        block_bytes: size of one KV block over all layers.
+        available_bytes: free on the host at start; on a CPU the rest is for everything else.
+
+    Raises:
+        StartFailed: OutOfMemory or InvalidSettings.
+    """
+    wanted = int(number_of(settings.kv_offload_host_memory or "0"))
+    if wanted > available_bytes:
+        raise StartFailed(
+            "OutOfMemory",
+            f"kvOffloadHostMemory is {_gib(wanted)}, but the host has {_gib(available_bytes)} "
+            "left; lower it or give more memory",
+        )
+    if 0 < wanted < block_bytes:
+        raise StartFailed(
+            "InvalidSettings",
+            f"kvOffloadHostMemory must hold a KV block of {block_bytes} bytes, got "
+            f"{settings.kv_offload_host_memory}; raise it or leave it out",
+        )
+    return wanted - wanted % block_bytes
 
 
 def plan_memory(

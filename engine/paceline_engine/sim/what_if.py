@@ -34,6 +34,10 @@ NO_OVERLAP = (
     "overlap is not simulated: steps follow one another, and no cost model says what planning one "
     "while another is computed would save; leave it out"
 )
+NO_HOST_TIER = (
+    "kvOffloadHostMemory is not simulated: no cost model says what copies to the host take; leave "
+    "it out"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,8 @@ def answer(recording: Recording, changes: Mapping[str, Any], *, seed: int) -> Wh
         settings, notes = changed(recording.settings, changes)
         runs.append((_title(changes), settings))
     fitted = fit_of(recording)
-    notes = [_about(fitted), *notes, *_overlapping(recording), *_beyond(recording, runs[-1][1])]
+    notes = [_about(fitted), *notes, *_overlapping(recording)]
+    notes += [*_offloading(recording), *_beyond(recording, runs[-1][1])]
     simulators = [replay(recording, settings, fitted, seed=seed) for _, settings in runs]
     rows = [recorded_row(recording)]
     rows += [
@@ -116,6 +121,8 @@ def changed(
     notes: list[str] = []
     if "overlap" in update:
         raise SettingRefused(400, "overlap", NO_OVERLAP)
+    if "kv_offload_host_memory" in update:
+        raise SettingRefused(400, "kvOffloadHostMemory", NO_HOST_TIER)
     for name in update:
         if name in _UNKNOWN:
             raise SettingRefused(
@@ -164,6 +171,17 @@ def _overlapping(recording: Recording) -> list[str]:
     note = (
         "recorded with overlap, which is not simulated: requests are planned up to a step earlier "
         "than there, and one that ends by a stop computes no token too many"
+    )
+    return [note]
+
+
+def _offloading(recording: Recording) -> list[str]:
+    """Blocks that came back from the host are computed again in a simulation."""
+    if recording.settings.kv_offload_host_memory is None:
+        return []
+    note = (
+        "recorded with kvOffloadHostMemory, which is not simulated: what the host gave back is "
+        "computed there, and the time of copies counts as time of the steps that made them"
     )
     return [note]
 

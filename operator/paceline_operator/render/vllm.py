@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from paceline_crds import routes
+from paceline_crds.quantities import number_of
 from paceline_crds.settings import DType, EngineSettings, KvCacheDType, SpeculativeMethod
 from paceline_crds.spec import LLMDeploymentSpec, value_at
 from paceline_operator.render import volumes
@@ -49,7 +50,7 @@ _PLAIN: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 
 _SWITCHES = {"prefix_caching": "enable-prefix-caching", "overlap": "async-scheduling"}
 
-TAKES = frozenset({*_PLAIN, *_SWITCHES, "speculative_num_tokens"})
+TAKES = frozenset({*_PLAIN, *_SWITCHES, "speculative_num_tokens", "kv_offload_host_memory"})
 """Settings that stock vLLM has a flag for."""
 
 
@@ -103,6 +104,9 @@ def _arguments(spec: LLMDeploymentSpec, settings: EngineSettings, place: ModelPl
         if name in settings.model_fields_set:
             given.append(f"--{flag}" if getattr(settings, name) else f"--no-{flag}")
     given += _speculation(spec, settings)
+    if settings.kv_offload_host_memory is not None:
+        size = number_of(settings.kv_offload_host_memory) / (1 << 30)
+        given += [f"--kv-offloading-size={float(size):g}", "--kv-offloading-backend=native"]
     return [*given, *(spec.extra_args or ())]
 
 

@@ -292,11 +292,17 @@ def test_the_flight_recorder_keeps_the_last_steps_oldest_first():
 
 def test_settings_in_force_are_metrics():
     story = Story()
-    changed = EngineSettings(max_num_seqs=7, watermark="0.05", prefix_caching=False)
+    changed = EngineSettings(
+        max_num_seqs=7,
+        watermark="0.05",
+        prefix_caching=False,
+        kv_offload_host_memory="2Mi",
+    )
     story.recorder.settings_applied(changed, generation=3, revision=9)
     stats = story.stats
     assert stats.value(metrics.SETTING, name="maxNumSeqs") == 7
     assert stats.value(metrics.SETTING, name="watermark") == 0.05
+    assert stats.value(metrics.SETTING, name="kvOffloadHostMemory") == 2 << 20
     assert stats.value(metrics.SETTING, name="prefixCaching") == 0
     assert ("sloTtftMs",) not in stats.values[metrics.SETTING]
     assert stats.value(metrics.SETTINGS_GENERATION) == 3

@@ -1,6 +1,5 @@
 """Blocks that come back from the host are those that went there, bit for bit."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +8,17 @@ import pytest
 import torch
 
 from paceline_crds import metrics
-from paceline_crds.settings import EngineSettings
 from paceline_engine.core.plan import StepPlan
 from paceline_engine.run.host_tier import HostTier, copy
-from paceline_engine.run.load import load_model
 from paceline_engine.run.offline import OfflineEngine
 from paceline_engine.run.runner import Runner
+from paceline_engine.testing.runners import load_runner
 from paceline_engine.testing.tiny_model import TinyModel
 from paceline_kernels import ops
 from paceline_kernels.paged_kv import LayerKv
+
+BLOCK_BYTES = 2 * 2 * 16 * 32 * 4
+"""Of the tiny model in float32: keys and values, layers, tokens, heads of one, bytes."""
 
 
 def layers(impl: str, dtype: torch.dtype, count: int = 3) -> list[LayerKv]:
@@ -107,10 +108,9 @@ def prompts() -> list[list[int]]:
 
 
 def runner_with(folder: Path, num_host_blocks: int, **settings: Any) -> Runner:
-    settings = {"dtype": "Float32", "num_kv_blocks": 14, **settings}
-    loaded = load_model(folder, EngineSettings(**settings), lambda _phase, _share: None)
-    limits = replace(loaded.limits, num_host_blocks=num_host_blocks, block_bytes=1)
-    return Runner(replace(loaded, limits=limits), engine_seed=1)
+    if num_host_blocks:
+        settings["kv_offload_host_memory"] = str(num_host_blocks * BLOCK_BYTES)
+    return load_runner(folder, **{"num_kv_blocks": 14, **settings})
 
 
 def run(runner: Runner, **settings: Any) -> OfflineEngine:
@@ -164,6 +164,13 @@ def test_with_drafts_they_are_the_same_too(folder: Path, expected: dict[int, lis
     assert session.outputs == expected
     assert session.value(metrics.OFFLOAD_LOAD_BYTES) > 0
     assert session.value(metrics.SPEC_DRAFT_TOKENS) > 0
+
+
+def test_the_setting_becomes_blocks_and_stands_in_the_memory_plan(folder: Path) -> None:
+    runner = runner_with(folder, 8, num_kv_blocks=64)
+    assert (runner.limits.num_host_blocks, runner.limits.block_bytes) == (8, BLOCK_BYTES)
+    assert runner.memory_plan["host_tier"] == 8 * BLOCK_BYTES
+    assert "host_tier" not in runner_with(folder, 0).memory_plan
 
 
 def test_in_a_roomy_pool_nothing_is_copied(folder: Path) -> None:

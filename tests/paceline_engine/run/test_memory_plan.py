@@ -8,7 +8,12 @@ from paceline_crds.settings import EngineSettings
 from paceline_engine.core.errors import StartFailed
 from paceline_engine.model.config import ModelConfig, RopeConfig
 from paceline_engine.run.host_memory import available_bytes
-from paceline_engine.run.memory_plan import CPU_KV_LIMIT_BYTES, MemoryPlan, plan_memory
+from paceline_engine.run.memory_plan import (
+    CPU_KV_LIMIT_BYTES,
+    MemoryPlan,
+    plan_host_tier,
+    plan_memory,
+)
 
 GIB = 1 << 30
 CONFIG = ModelConfig(
@@ -121,3 +126,26 @@ def test_available_memory_is_the_machines_or_the_control_groups(tmp_path: Path) 
         "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 500000\n",
     }
     assert available_bytes(host(tmp_path / "v1", old)) == 3_500_000
+
+
+def host_tier(memory: str | None, available: int = 4 * GIB) -> int:
+    settings = EngineSettings(kv_offload_host_memory=memory)
+    return plan_host_tier(settings, block_bytes=BLOCK_BYTES, available_bytes=available)
+
+
+def test_the_host_tier_is_whole_blocks() -> None:
+    assert host_tier(None) == host_tier("0") == 0
+    assert host_tier("1Gi") == GIB - GIB % BLOCK_BYTES
+    assert host_tier(str(3 * BLOCK_BYTES + 5)) == 3 * BLOCK_BYTES
+
+
+def test_a_host_tier_that_the_host_has_no_room_for_is_refused() -> None:
+    with pytest.raises(StartFailed, match=r"kvOffloadHostMemory is 5.00 GiB.*has 4.00 GiB") as told:
+        host_tier("5Gi")
+    assert told.value.reason == "OutOfMemory"
+
+
+def test_a_host_tier_of_less_than_a_block_is_refused() -> None:
+    with pytest.raises(StartFailed, match="must hold a KV block") as told:
+        host_tier("100k")
+    assert told.value.reason == "InvalidSettings"

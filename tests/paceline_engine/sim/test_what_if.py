@@ -109,6 +109,13 @@ def test_what_a_recording_with_overlap_is_not_told_by_is_said(recorded: Recordin
     assert any("recorded with overlap" in note for note in found.notes)
 
 
+@pytest.mark.slow
+def test_what_a_recording_with_a_host_tier_is_not_told_by_is_said(recorded: Recording):
+    settings = recorded.settings.model_copy(update={"kv_offload_host_memory": "1Gi"})
+    found = what_if.answer(replace(recorded, settings=settings), {}, seed=1)
+    assert any("recorded with kvOffloadHostMemory" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -116,6 +123,7 @@ def test_what_a_recording_with_overlap_is_not_told_by_is_said(recorded: Recordin
         ({"nonsense": 1}, "no setting"),
         ({"gpuMemoryUtilization": "0.5"}, "not in a recording"),
         ({"overlap": True}, "overlap is not simulated"),
+        ({"kvOffloadHostMemory": "1Gi"}, "kvOffloadHostMemory is not simulated"),
         ({"kvCacheDtype": "FP8"}, "not in a recording"),
         ({"maxNumSeqs": 20, "bootMaxNumSeqs": 10}, "bootMaxNumSeqs"),
     ],

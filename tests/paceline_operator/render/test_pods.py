@@ -165,6 +165,14 @@ def test_a_switch_of_vllm_is_a_flag_of_two_forms(path: tuple[str, str], flag: st
     assert not [argument for argument in arguments(VLLM) if flag in argument]
 
 
+def test_host_memory_for_kv_blocks_is_a_flag_of_both_runtimes() -> None:
+    offload = {"kvCache": {"offload": {"hostMemory": "1536Mi"}}}
+    assert "--kv-offload-host-memory=1536Mi" in arguments(offload)
+    given = arguments({**VLLM, **offload})
+    assert {"--kv-offloading-size=1.5", "--kv-offloading-backend=native"} <= set(given)
+    assert not [flag for flag in arguments(VLLM) if "offload" in flag]
+
+
 def test_the_engine_is_told_which_model_drafts() -> None:
     draft = {"method": "DraftModel", "model": "hf://org/small", "numTokens": 3}
     given = arguments({"speculative": draft})
