@@ -42,7 +42,9 @@ def _add_cells(add: Add) -> None:
         metavar="NAME",
         help="who proposes drafts (default Ngram Suffix)",
     )
-    add("--draft-model", metavar="MODEL", help="for proposer DraftModel or Eagle: who drafts")
+    add(
+        "--draft-model", metavar="MODEL", help="who drafts, for DraftModel or Eagle (default: none)"
+    )
     add(
         "--texts",
         nargs="+",

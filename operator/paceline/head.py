@@ -1,6 +1,7 @@
 """`paceline head`: train a draft head for a model on the model's own outputs."""
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +73,19 @@ def _add_train(steps: Any) -> None:
         "what a guess costs (default 8192)",
     )
     add(
-        "--learning-rate", type=above_zero, default=1e-3, metavar="R", help="highest (default 1e-3)"
+        "--learning-rate",
+        type=above_zero,
+        default=1e-3,
+        metavar="R",
+        help="highest (default 0.001)",
     )
     add("--threads", type=positive, default=1, metavar="N", help="of torch (default 1)")
     add(
         "--max-minutes",
         type=above_zero,
-        default=1e6,
+        default=math.inf,
         metavar="M",
-        help="stop behind the epoch in which they passed (default: never)",
+        help="stop behind the epoch in which they passed (default inf: never)",
     )
     add("--seed", type=seed, default=1, help="of the order of texts (default 1)")
     parser.set_defaults(handler=train)

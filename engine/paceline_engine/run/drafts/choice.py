@@ -30,7 +30,12 @@ def proposer_for(loaded: LoadedModel, batch: Batch, sampler: Sampler) -> Propose
     max_drafts = settings.boot_max_speculative_num_tokens or 0
     if isinstance(loaded.drafts, LoadedHead):
         return HeadProposer(
-            loaded.drafts, batch, sampler, num_blocks=limits.num_blocks, max_drafts=max_drafts
+            loaded.drafts,
+            batch,
+            sampler,
+            num_blocks=limits.num_blocks,
+            max_drafts=max_drafts,
+            num_host_blocks=limits.num_host_blocks,
         )
     if loaded.drafts is not None:
         return DraftModelProposer(

@@ -36,6 +36,7 @@ class HeadProposer:
         sampler: of the target.
         num_blocks: of the pool.
         max_drafts: most that is ever asked for.
+        num_host_blocks: of the tier that blocks are copied to and come back from.
     """
 
     needs_hidden = True
@@ -48,11 +49,12 @@ class HeadProposer:
         *,
         num_blocks: int,
         max_drafts: int,
+        num_host_blocks: int = 0,
     ) -> None:
         self._head, self._cache = loaded.head, loaded.kv[0]
         self._device = self._cache.k_cache.device
         self._batch, self._sampler = batch, sampler
-        self._kv = DraftKv(batch, num_blocks, max_drafts)
+        self._kv = DraftKv(batch, num_blocks, max_drafts, num_host_blocks)
         self._newest = torch.empty(0)
         self._place: Int64 = np.zeros(len(batch.num_blocks), dtype=np.int64)  # by slot, in _newest
 
