@@ -5,6 +5,7 @@ block, so the other is preempted, loses all of its blocks, and returns when the 
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,30 @@ _OUTPUT_TOKENS = 64
 _FIRST, _LONG = 0, 1
 
 
-def measure(folder: Path, *, num_blocks: int, host_memory: str) -> dict[str, Any]:
+def measure(
+    folder: Path,
+    *,
+    num_blocks: int,
+    host_memory: str,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Any]:
     """Both ways in turns on one model in float32, without and then with a host tier.
 
     Args:
         folder: of the model.
         num_blocks: of the pool, block 0 not included; half of it is the prompt that comes back.
         host_memory: of the host tier.
+        clock: by which the engine learns what computing takes.
     """
     return {
-        name: _run(folder, num_blocks, memory)
+        name: _run(folder, num_blocks, memory, clock)
         for name, memory in (("recompute", None), ("offload", host_memory))
     }
 
 
-def _run(folder: Path, num_blocks: int, host_memory: str | None) -> dict[str, Any]:
+def _run(
+    folder: Path, num_blocks: int, host_memory: str | None, clock: Callable[[], float]
+) -> dict[str, Any]:
     settings = EngineSettings(
         dtype=DType.FLOAT32,
         block_size=BLOCK_SIZE,
@@ -45,7 +55,7 @@ def _run(folder: Path, num_blocks: int, host_memory: str | None) -> dict[str, An
         kv_offload_host_memory=host_memory,
     )
     runner = Runner.load(folder, settings, lambda _phase, _share: None, engine_seed=1)
-    engine = OfflineEngine(runner)
+    engine = OfflineEngine(runner, clock=clock)
     for _ in range(500):
         engine.expected.observe(0, 1000)  # so that both are let in
     capacity = num_blocks * BLOCK_SIZE

@@ -3,7 +3,7 @@
 Steps overlap if the settings say so, as they do in a server.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from paceline_engine.core.admission import ExpectedOutput
@@ -28,7 +28,18 @@ class OfflineEngine:
         num_returns: times that a request took a slot again, after preemption.
     """
 
-    def __init__(self, runner: Runner, **settings: Any) -> None:
+    def __init__(
+        self, runner: Runner, *, clock: Callable[[], float] | None = None, **settings: Any
+    ) -> None:
+        """Use a runner; `settings` are live ones.
+
+        Args:
+            runner: that computes.
+            clock: seconds, by which the cost model learns; None counts steps, so that nothing
+                depends on the machine.
+            **settings: snake_case name -> value.
+        """
+        self._clock = clock or (lambda: float(self.num_steps))
         live = runner.settings.model_copy(update=settings)
         self.runner = runner
         self.recorder = Recorder(live, runner.limits)
@@ -40,9 +51,7 @@ class OfflineEngine:
             expected=self.expected,
             max_plans=MAX_OUTSTANDING,
         )
-        self._pipeline = StepPipeline(
-            self.scheduler, runner, self.recorder, lambda: float(self.num_steps)
-        )
+        self._pipeline = StepPipeline(self.scheduler, runner, self.recorder, self._clock)
         self.outputs: dict[int, list[int]] = {}
         self.logprobs: dict[int, list[TokenLogprobs]] = {}
         self.prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
@@ -61,9 +70,9 @@ class OfflineEngine:
             external_id=f"request-{number}",
             prompt_token_ids=tuple(prompt),
             params=SamplingParams(**params),
-            arrival_s=float(self.num_steps),
+            arrival_s=self._clock(),
         )
-        refusal = self.scheduler.submit(request, float(self.num_steps))
+        refusal = self.scheduler.submit(request, request.arrival_s)
         if refusal is not None:
             raise ValueError(refusal.message)
         self.outputs[number] = []
@@ -71,11 +80,11 @@ class OfflineEngine:
 
     def value(self, name: str) -> float:
         """A counter or gauge without labels, as it is now."""
-        return self.recorder.snapshot(float(self.num_steps)).value(name)
+        return self.recorder.snapshot(self._clock()).value(name)
 
     def step(self) -> bool:
         """Plan what may be planned and apply one step; False if there was nothing to compute."""
-        for plan in self._pipeline.fill(float(self.num_steps)):
+        for plan in self._pipeline.fill(self._clock()):
             added = [request.request_id for request in plan.added]
             self.num_returns += len(self._seen.intersection(added))
             self._seen.update(added)
