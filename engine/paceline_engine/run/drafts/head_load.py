@@ -16,7 +16,7 @@ from paceline_engine.model.head_format import (
     mtp_format,
     refuse_without_mtp,
 )
-from paceline_engine.run.drafts.draft_kv import scratch_blocks
+from paceline_engine.run.drafts.load import HEAD_DIM_MULTIPLE, booted, num_scratch
 from paceline_engine.run.kernels import KernelChoice
 from paceline_engine.run.kv_cache import allocate_kv_cache, block_bytes
 from paceline_kernels.paged_kv import LayerKv
@@ -71,10 +71,10 @@ class HeadStart:
     def working_bytes(self) -> int:
         """KV of guesses, logits and states of every request, states of a step."""
         settings, config = self.settings, self.config
-        seqs = _boot(settings.boot_max_num_seqs)
-        states = 4 * config.hidden_size * (_boot(settings.boot_max_num_batched_tokens) + seqs)
+        seqs = booted(settings.boot_max_num_seqs)
+        states = 4 * config.hidden_size * (booted(settings.boot_max_num_batched_tokens) + seqs)
         logits = 2 * seqs * config.vocab_size * 4
-        return self._num_scratch() * self.block_bytes() + logits + 4 * states
+        return num_scratch(self.settings) * self.block_bytes() + logits + 4 * states
 
     def load(self, target: Decoder, max_positions: int) -> Head:
         """Read the weights.
@@ -93,18 +93,10 @@ class HeadStart:
 
     def allocate(self, head: Head, num_blocks: int) -> LoadedHead:
         """Make the KV cache for a pool of so many blocks."""
-        kernels, total = self.kernels, num_blocks + self._num_scratch()
+        kernels, total = self.kernels, num_blocks + num_scratch(self.settings)
         size, dtype = self.settings.block_size, kernels.full_kv_dtype
         return LoadedHead(
             head=head, kv=allocate_kv_cache(self.config, total, size, dtype, kernels.ops)
-        )
-
-    def _num_scratch(self) -> int:
-        settings = self.settings
-        return scratch_blocks(
-            _boot(settings.boot_max_num_seqs),
-            _boot(settings.boot_max_speculative_num_tokens),
-            settings.block_size,
         )
 
 
@@ -138,11 +130,11 @@ def prepare_head(
         )
     else:
         config, form = eagle_config(folder, target), EAGLE
-    if kernels.ops == "cpu" and config.head_dim % 8:
+    if kernels.ops == "cpu" and config.head_dim % HEAD_DIM_MULTIPLE:
         raise StartFailed(
             "UnsupportedModel",
             f"the head at {folder} has heads of {config.head_dim}, which the target's kernels "
-            "refuse: they take multiples of 8",
+            f"refuse: they take multiples of {HEAD_DIM_MULTIPLE}",
         )
     return HeadStart(
         folder=folder,
@@ -152,9 +144,3 @@ def prepare_head(
         settings=settings,
         kernels=kernels,
     )
-
-
-def _boot(value: int | None) -> int:
-    if value is None:
-        raise ValueError("settings must be booted: EngineSettings.booted()")
-    return value

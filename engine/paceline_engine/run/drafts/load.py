@@ -22,7 +22,7 @@ from paceline_engine.run.kv_cache import allocate_kv_cache, block_bytes
 from paceline_engine.run.memory_plan import activation_bytes
 from paceline_kernels.paged_kv import FP8, LayerKv
 
-_HEAD_DIM_MULTIPLE = 8
+HEAD_DIM_MULTIPLE = 8
 """What our C++ attention takes."""
 
 
@@ -67,10 +67,10 @@ class DraftStart:
 
     def working_bytes(self) -> int:
         """KV of guesses, logits of every request, and activations above the target's."""
-        logits = _boot(self.settings.boot_max_num_seqs) * self.config.vocab_size * 4
-        tokens = _boot(self.settings.boot_max_num_batched_tokens)
+        logits = booted(self.settings.boot_max_num_seqs) * self.config.vocab_size * 4
+        tokens = booted(self.settings.boot_max_num_batched_tokens)
         own, targets = (activation_bytes(config, tokens) for config in (self.config, self.target))
-        return self._num_scratch() * self.block_bytes() + logits + max(0, own - targets)
+        return num_scratch(self.settings) * self.block_bytes() + logits + max(0, own - targets)
 
     def load(
         self, max_positions: int, device: torch.device, progress: Callable[[float], None]
@@ -110,19 +110,20 @@ class DraftStart:
                 full_dtype=kernels.full_kv_dtype,
                 impl=kernels.ops,
                 block_size=size,
-                chunk=_boot(self.settings.boot_max_num_batched_tokens),
+                chunk=booted(self.settings.boot_max_num_batched_tokens),
             )
-        total = num_blocks + self._num_scratch()
+        total = num_blocks + num_scratch(self.settings)
         kv = allocate_kv_cache(self.config, total, size, kernels.kv_dtype, kernels.ops, scales)
         return LoadedDrafts(decoder=decoder, kv=kv)
 
-    def _num_scratch(self) -> int:
-        settings = self.settings
-        return scratch_blocks(
-            _boot(settings.boot_max_num_seqs),
-            _boot(settings.boot_max_speculative_num_tokens),
-            settings.block_size,
-        )
+
+def num_scratch(settings: EngineSettings) -> int:
+    """Scratch blocks for the guesses of a booted engine."""
+    return scratch_blocks(
+        booted(settings.boot_max_num_seqs),
+        booted(settings.boot_max_speculative_num_tokens),
+        settings.block_size,
+    )
 
 
 def prepare_drafts(
@@ -157,7 +158,7 @@ def prepare_drafts(
         )
     if not _has_same_tokens(folder, target_folder):
         raise _refused(folder, "numbers its tokens otherwise than the target (tokenizer.json)")
-    if kernels.ops == "cpu" and config.head_dim % _HEAD_DIM_MULTIPLE:
+    if kernels.ops == "cpu" and config.head_dim % HEAD_DIM_MULTIPLE:
         raise _refused(folder, f"has heads of {config.head_dim}, which the target's kernels refuse")
     return DraftStart(
         folder=folder, config=config, target=target, settings=settings, kernels=kernels
@@ -190,7 +191,8 @@ def _refused(folder: Path, why: str) -> StartFailed:
     )
 
 
-def _boot(value: int | None) -> int:
+def booted(value: int | None) -> int:
+    """A maximum of booted settings."""
     if value is None:
         raise ValueError("settings must be booted: EngineSettings.booted()")
     return value
